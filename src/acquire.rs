@@ -1,0 +1,643 @@
+//! The one loop of a contender: look, decide by the rule, act, wait.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::class::Class;
+use crate::clock::{self, Deadline};
+use crate::error::Result;
+use crate::events::{Event, Happening, Observer, Waiting, Who};
+use crate::fence::Fence;
+use crate::local::Place;
+use crate::local::counter::Counter;
+use crate::local::dir::Directory;
+use crate::local::holder::{Holder, Opened, try_flock};
+use crate::local::layout::TicketName;
+use crate::local::link::Release;
+use crate::local::liveness::Liveness;
+use crate::local::queue::{Message, Neighbour, Ticket};
+use crate::local::slots::{Attempt, Occupied, Watched};
+use crate::local::wait::{Reasons, Woken};
+use crate::name::Key;
+use crate::record::{Body, LONGEST_LABEL, ProcessId};
+use crate::rule::{self, Admission, Contender as Asker, Turn};
+
+/// How a handle contends for its claim.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) class: Class,
+    /// At most so many waiters; `None`: no bound.
+    pub(crate) queue_size: Option<u32>,
+    pub(crate) at_least: Duration,
+    pub(crate) spread: bool,
+    pub(crate) label: Vec<u8>,
+    /// The holder, if that is not this process.
+    pub(crate) on_behalf_of: Option<ProcessId>,
+    /// See [`Body::lock_covers`].
+    pub(crate) lock_covers: bool,
+    /// See [`Body::tree`].
+    pub(crate) tree: bool,
+    /// The handle will be used again, so its record needs a name of its own.
+    pub(crate) reusable: bool,
+    /// Waits that cannot end are refused.
+    pub(crate) look_for_rings: bool,
+}
+
+/// What ended an attempt.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Acquired(Custody),
+    Refused(Refused),
+    /// An interrupt ended it.
+    Interrupted,
+}
+
+/// Why a claim was not had. It is an answer, not an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub reason: Refusal,
+    /// One who has it, if that could be seen.
+    pub holder: Option<Who>,
+    /// How many wait.
+    pub waiting: usize,
+}
+
+/// The reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It was tried once, and others have it or are before us.
+    Held,
+    /// The time for waiting is over.
+    TimedOut,
+    /// The queue is full.
+    QueueFull {
+        /// When to come back, in seconds.
+        retry_after: u64,
+    },
+    /// A newcomer of a higher class has taken our place in a bounded queue.
+    Displaced {
+        /// When to come back, in seconds.
+        retry_after: u64,
+    },
+    /// It could never be had: a process above this one holds it, or this wait would close a ring. The text spells it out.
+    Hopeless(String),
+}
+
+/// What can end a wait from outside: descriptors, and what to make of one that has become readable.
+pub(crate) trait Interrupts {
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    /// The descriptor with that number is readable. True: the wait is over.
+    fn ends(&mut self, number: usize) -> bool;
+}
+
+/// Nothing does.
+impl Interrupts for () {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn ends(&mut self, _: usize) -> bool {
+        false
+    }
+}
+
+/// A slot that is ours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Custody {
+    pub(crate) slot: u32,
+    pub(crate) fence: Fence,
+    since: u64,
+}
+
+/// Everything one handle needs to contend for, hold and give back.
+pub(crate) struct Contender {
+    pub(crate) place: Place,
+    pub(crate) terms: Terms,
+    counter: Counter,
+    holder: Option<Holder>,
+}
+
+/// What a look at the queue has shown.
+struct Look {
+    turn: Turn,
+    /// The neighbour to wait for, if it is not our turn.
+    behind: Option<Neighbour>,
+    /// Waiters before us, by their tickets.
+    before: usize,
+}
+
+/// Waiters who stood first beside a free slot when we looked, and those who still did a good while later: whatever holds them
+/// up (a frozen container shows no other sign), they are passed over.
+#[derive(Default)]
+struct Suspicion {
+    suspect: Option<u64>,
+    convicted: Vec<u64>,
+}
+
+impl Contender {
+    pub(crate) fn new(dir: Directory, key: Key, terms: Terms) -> Result<Self> {
+        let place = Place::new(dir, key)?;
+        let counter = Counter::open(&place.dir, &place.me.boot)?;
+        Ok(Self { place, terms, counter, holder: None })
+    }
+
+    /// The record of this handle, made where there is none.
+    fn holder(&mut self) -> Result<&Holder> {
+        match self.holder {
+            Some(ref holder) => Ok(holder),
+            None => {
+                let holder = self.make_holder()?;
+                Ok(self.holder.insert(holder))
+            }
+        }
+    }
+
+    fn make_holder(&self) -> Result<Holder> {
+        let Place { dir, key, layout, me } = &self.place;
+        let mut label = self.terms.label.clone();
+        label.truncate(LONGEST_LABEL);
+        let body = Body {
+            process: self.terms.on_behalf_of.unwrap_or(me.process),
+            boot: me.boot.clone(),
+            pid_namespace: me.pid_namespace,
+            time_namespace: me.time_namespace,
+            host: me.host.clone(),
+            name: key.name.as_bytes().to_vec(),
+            max: key.max.get(),
+            class: self.terms.class,
+            label,
+            lock_covers: self.terms.lock_covers,
+            tree: self.terms.tree,
+        };
+        let mut holder = Holder::new(dir, &body)?;
+        if self.terms.reusable {
+            let path = layout.holder(&format!("h{:020}", self.number()?.get()));
+            dir.make_folder(&layout.holders)?;
+            while !holder.keep_as(path.clone())? {
+                dir.make_folder(&layout.holders)?;
+            }
+        }
+        Ok(holder)
+    }
+
+    /// Draws a number. The counter is opened anew if its file was lost or damaged.
+    fn number(&self) -> Result<Fence> {
+        if let Some(number) = self.counter.next() {
+            return Ok(number);
+        }
+        let anew = Counter::open(&self.place.dir, &self.place.me.boot)?;
+        anew.next().ok_or_else(|| self.place.dir.system("count in", "fence", Errno::STALE))
+    }
+
+    /// The slot that process has already, if it has one.
+    pub(crate) fn held_by(&self, process: ProcessId) -> Result<Option<(u32, u64)>> {
+        let occupied = self.place.occupied(0..self.place.key.max.get())?;
+        let theirs = occupied.iter().find(|occupied| occupied.holder.record.body.process == process);
+        Ok(theirs.map(|occupied| (occupied.slot, occupied.holder.record.live.fence)))
+    }
+
+    /// Contends until it holds, is refused, the deadline passes (`once`: without waiting at all), or an interrupt
+    /// ends it.
+    pub(crate) fn acquire(
+        &mut self,
+        once: bool,
+        until: Deadline,
+        interrupts: &mut dyn Interrupts,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended> {
+        self.holder()?;
+        let began = clock::monotonic_ns();
+        let mut ticket: Option<Ticket> = None;
+        let ended = self.contend(&mut ticket, began, once, until, interrupts, observer);
+        let had_ticket = ticket.is_some();
+        if let Some(mut ticket) = ticket {
+            ticket.leave()?;
+        }
+        match &ended {
+            Ok(Ended::Acquired(custody)) => {
+                let wait = Duration::from_nanos(clock::monotonic_ns().saturating_sub(began));
+                self.report(observer, Happening::Acquired { wait, fence: custody.fence })?;
+            }
+            other => {
+                if had_ticket {
+                    // Whoever was the last to hold may have seen us here and left the tidying to us.
+                    self.place.tidy()?;
+                }
+                match other {
+                    Ok(Ended::Interrupted) if had_ticket => self.report(observer, Happening::Abandoned)?,
+                    Ok(Ended::Refused(refused)) => self.report_refusal(refused, had_ticket, observer)?,
+                    _ => {}
+                }
+            }
+        }
+        ended
+    }
+
+    fn contend(
+        &mut self,
+        ticket: &mut Option<Ticket>,
+        began: u64,
+        once: bool,
+        until: Deadline,
+        interrupts: &mut dyn Interrupts,
+        observer: &mut dyn Observer,
+    ) -> Result<Ended> {
+        /// Rings are looked for when a wait begins, and after that at most so often.
+        const RING_CHECK_EVERY: Duration = Duration::from_secs(1);
+        let mut watched = Watched::default();
+        let mut suspicion = Suspicion::default();
+        let mut next_ring_check = Deadline::after(Duration::ZERO);
+        let mut next_report = Deadline::after(Duration::ZERO);
+        let mut slept_out = false;
+        loop {
+            if let Some(ticket) = &ticket
+                && let Some(Message::Displaced(retry_after)) = ticket.read()?
+            {
+                return self.refuse(Refusal::Displaced { retry_after }, &[]);
+            }
+            let look = self.look(ticket, &mut suspicion, slept_out)?;
+            let mut occupied = Vec::new();
+            if look.turn == Turn::Mine {
+                match self.try_slots(observer)? {
+                    Attempt::Taken(slot) => match self.take_custody(slot)? {
+                        Some(custody) => return Ok(Ended::Acquired(custody)),
+                        // Forced away before we knew our number.
+                        None => continue,
+                    },
+                    Attempt::NoDirectory => {
+                        self.begin_anew(ticket)?;
+                        continue;
+                    }
+                    Attempt::Occupied(by) => occupied = by,
+                }
+            }
+
+            let over = once || until.has_passed();
+            if self.terms.look_for_rings && (ticket.is_none() || next_ring_check.has_passed()) {
+                next_ring_check = Deadline::after(RING_CHECK_EVERY);
+                let mine = ticket.as_ref().map(|ticket| &ticket.name);
+                if let Some(hopeless) = self.place.hopeless(mine, self.terms.spread)? {
+                    return self.refuse(Refusal::Hopeless(hopeless.0), &occupied);
+                }
+            }
+            if over {
+                let reason = if once { Refusal::Held } else { Refusal::TimedOut };
+                return self.refuse(reason, &occupied);
+            }
+            if ticket.is_none() {
+                match self.join()? {
+                    Ok(joined) => *ticket = Some(joined),
+                    Err(retry_after) => return self.refuse(Refusal::QueueFull { retry_after }, &occupied),
+                }
+                self.report(observer, Happening::Queued)?;
+                // A slot may have become free before the ticket was there for its releaser to see.
+                slept_out = false;
+                continue;
+            }
+
+            if next_report.has_passed() {
+                let elapsed = Duration::from_nanos(clock::monotonic_ns().saturating_sub(began));
+                let holder = match occupied.first() {
+                    Some(seen) => Some(who(seen)),
+                    None => self.place.occupied(0..self.place.key.max.get())?.first().map(who),
+                };
+                let again = observer.waiting(&Waiting { elapsed, before: look.before, holder });
+                next_report = again.map_or(Deadline::NEVER, Deadline::after);
+            }
+            watched.follow(&occupied, &self.place)?;
+            let pace = if look.turn == Turn::Mine { 0 } else { look.before.max(1) };
+            let look_again = Deadline::after(rule::look_again_after(pace));
+            let wake = until.or_sooner(look_again).or_sooner(next_report);
+            let fds = interrupts.fds();
+            let mut reasons = Reasons::default();
+            for interrupt in &fds {
+                reasons.readable(*interrupt);
+            }
+            if let Some(fifo) = ticket.as_ref().and_then(Ticket::fifo) {
+                reasons.readable(fifo.as_fd());
+            }
+            if let Some(neighbour) = &look.behind {
+                reasons.gone(neighbour.fifo.as_fd());
+            }
+            for pidfd in watched.fds() {
+                reasons.readable(pidfd);
+            }
+            let woken = reasons.sleep(wake)?;
+            slept_out = woken == Woken::Timeout && look_again.has_passed();
+            let interrupt = match woken {
+                Woken::By(number) if number < fds.len() => Some(number),
+                _ => None,
+            };
+            drop(fds);
+            if interrupt.is_some_and(|number| interrupts.ends(number)) {
+                return Ok(Ended::Interrupted);
+            }
+        }
+    }
+
+    /// Whose turn it is, as far as the queue shows.
+    fn look(&self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, slept_out: bool) -> Result<Look> {
+        let first = Look { turn: Turn::Mine, behind: None, before: 0 };
+        if ticket.is_none() && !self.place.has_queue()? {
+            return Ok(first);
+        }
+        let tickets = self.place.tickets()?;
+        if let Some(mine) = ticket
+            && !tickets.contains(&mine.name)
+        {
+            self.come_back(mine)?;
+            return self.look(ticket, suspicion, slept_out);
+        }
+        let me = match &ticket {
+            Some(ticket) => Asker::Waiter(ticket.name.position()),
+            None => Asker::Newcomer(self.terms.class),
+        };
+        let before: Vec<TicketName> = tickets.into_iter().filter(|other| me.is_behind(other.position())).collect();
+        let mut neighbours = Vec::new();
+        let standings = before.iter().rev().copied();
+        let convicted = |name: &TicketName| suspicion.convicted.contains(&name.rev);
+        let standings = self.place.standings(standings.filter(|name| !convicted(name)), &mut neighbours);
+        let turn = rule::turn(standings)?;
+        let before = before.len();
+        let Turn::Behind(steps) = turn else { return Ok(Look { before: 0, ..first }) };
+        let neighbour = neighbours.swap_remove(steps);
+        if ticket.is_some() && slept_out {
+            let rev = neighbour.name.rev;
+            if !self.place.has_free_slot(self.terms.spread)? {
+                suspicion.suspect = None;
+            } else if suspicion.suspect == Some(rev) {
+                // It has not moved beside a free slot for a whole sleep of ours.
+                suspicion.convicted.push(rev);
+                suspicion.suspect = None;
+                return self.look(ticket, suspicion, slept_out);
+            } else {
+                suspicion.suspect = Some(rev);
+            }
+        }
+        Ok(Look { turn, behind: Some(neighbour), before })
+    }
+
+    /// Our ticket is not where it was: taken for dead, or cleaned away. The place is still ours.
+    fn come_back(&self, ticket: &mut Ticket) -> Result<()> {
+        let (name, holder) = (ticket.name, self.holder.as_ref());
+        ticket.leave()?;
+        let Some(holder) = holder else { return Ok(()) };
+        loop {
+            if let Some(back) = self.place.publish(holder, name)? {
+                *ticket = back;
+                return Ok(());
+            }
+        }
+    }
+
+    fn try_slots(&mut self, observer: &mut dyn Observer) -> Result<Attempt> {
+        let at_least = self.terms.at_least;
+        let until = if at_least.is_zero() { 0 } else { clock::boot_ns().saturating_add(clock::as_ns(at_least)) };
+        let holder = self.holder()?;
+        holder.live().prepare(clock::unix_us(), until);
+        let Some(holder) = &self.holder else { return Ok(Attempt::NoDirectory) };
+        let mut found_dead = 0;
+        let attempt = self.place.take_any(holder, self.terms.spread, &mut |_: &Opened| found_dead += 1)?;
+        for _ in 0..found_dead {
+            self.report(observer, Happening::Reclaimed)?;
+        }
+        Ok(attempt)
+    }
+
+    /// The slot is linked: from here on it is ours, and only its number is missing. `None`: it was taken away by force
+    /// before we had one, so somebody else may have a smaller one by now, and ours is told to nobody.
+    fn take_custody(&mut self, slot: u32) -> Result<Option<Custody>> {
+        let since = clock::monotonic_ns();
+        let fence = match self.number() {
+            Ok(fence) => fence,
+            Err(error) => {
+                if let Some(holder) = &self.holder {
+                    let _ = self.place.release(holder, slot);
+                }
+                return Err(error);
+            }
+        };
+        let Some(holder) = &self.holder else { return Ok(None) };
+        holder.live().set_fence(fence.get());
+        if holder.live().is_revoked() {
+            self.place.release(holder, slot)?;
+            // Whoever revoked it may not be done yet; that file is never linked again.
+            self.holder = None;
+            return Ok(None);
+        }
+        Ok(Some(Custody { slot, fence, since }))
+    }
+
+    /// The directory has been removed under us: there is nothing in it to come back to.
+    fn begin_anew(&mut self, ticket: &mut Option<Ticket>) -> Result<()> {
+        *ticket = None;
+        self.place.dir = self.place.dir.reopen()?;
+        self.place.dir.furnish()?;
+        self.counter = Counter::open(&self.place.dir, &self.place.me.boot)?;
+        self.holder = None;
+        self.holder().map(drop)
+    }
+
+    /// Joins the queue; or says when to come back, because it is full.
+    fn join(&mut self) -> Result<std::result::Result<Ticket, u64>> {
+        self.holder()?;
+        let Some(holder) = &self.holder else { return self.retry_after(None).map(Err) };
+        let class = self.terms.class;
+        if self.terms.queue_size == Some(0) {
+            return self.retry_after(None).map(Err);
+        }
+        // Only those who mind the bound exclude each other while they count and join, and not for long: order, safety
+        // and progress hang on nothing here, so that nobody who is stopped in the middle can hold up the others.
+        let _lock = match self.terms.queue_size {
+            Some(_) => self.lock_queue()?,
+            None => None,
+        };
+        let queue = if self.terms.queue_size.is_some() { self.waiters()? } else { Vec::new() };
+        let positions: Vec<_> = queue.iter().map(TicketName::position).collect();
+        match rule::admit(class, &positions, self.terms.queue_size) {
+            Admission::Join => {}
+            Admission::Displace(index) => {
+                // The victim goes and the newcomer comes: as many wait as before.
+                let retry_after = self.retry_after(Some(queue.len()))?;
+                self.place.displace(queue[index], retry_after)?;
+            }
+            Admission::Refuse => return self.retry_after(Some(queue.len())).map(Err),
+        }
+        holder.live().set_queued(clock::unix_us());
+        loop {
+            if let Some(ticket) = self.place.enqueue(holder, class, self.number()?)? {
+                self.place.wake_behind(ticket.name.position())?;
+                return Ok(Ok(ticket));
+            }
+        }
+    }
+
+    fn lock_queue(&self) -> Result<Option<rustix::fd::OwnedFd>> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let Place { dir, layout, .. } = &self.place;
+        let give_up = Deadline::after(PATIENCE);
+        loop {
+            dir.make_folder(&layout.queue)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let folder = match rustix::fs::openat(dir, layout.queue.as_str(), flags, Mode::empty()) {
+                Ok(folder) => folder,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(dir.system("open directory", &layout.queue, errno)),
+            };
+            while !try_flock(dir, &layout.queue, &folder)? {
+                if give_up.has_passed() {
+                    return Ok(None);
+                }
+                clock::pause(Duration::from_millis(1));
+            }
+            // The directory may have been removed, and another made, before we had the lock.
+            let ours = rustix::fs::fstat(&folder).map_err(|errno| dir.system("look at", &layout.queue, errno))?;
+            let there = dir.stat(&layout.queue)?;
+            if there.is_some_and(|there| there.st_ino == ours.st_ino) {
+                return Ok(Some(folder));
+            }
+        }
+    }
+
+    /// The waiters that are alive.
+    fn waiters(&self) -> Result<Vec<TicketName>> {
+        let mut alive = Vec::new();
+        for ticket in self.place.tickets()? {
+            if self.place.visit(ticket)?.is_some() {
+                alive.push(ticket);
+            }
+        }
+        Ok(alive)
+    }
+
+    fn retry_after(&self, waiters: Option<usize>) -> Result<u64> {
+        let waiters = match waiters {
+            Some(waiters) => waiters,
+            None => self.waiters()?.len(),
+        };
+        Ok(rule::retry_after(self.place.mean_hold()?, waiters, self.place.key.max.get()))
+    }
+
+    fn refuse(&self, reason: Refusal, occupied: &[Occupied]) -> Result<Ended> {
+        let seen;
+        let occupied = if occupied.is_empty() {
+            seen = self.place.occupied(0..self.place.key.max.get())?;
+            &seen
+        } else {
+            occupied
+        };
+        Ok(Ended::Refused(Refused { reason, holder: occupied.first().map(who), waiting: self.waiters()?.len() }))
+    }
+
+    fn report_refusal(&self, refused: &Refused, had_ticket: bool, observer: &mut dyn Observer) -> Result<()> {
+        if !observer.wants_events() {
+            return Ok(());
+        }
+        match refused.reason {
+            Refusal::Displaced { retry_after } => self.report(observer, Happening::Displaced { retry_after }),
+            Refusal::QueueFull { retry_after } => self.report(observer, Happening::Rejected { retry_after }),
+            _ if had_ticket => self.report(observer, Happening::Abandoned),
+            _ => {
+                let retry_after = self.retry_after(None)?;
+                self.report(observer, Happening::Rejected { retry_after })
+            }
+        }
+    }
+
+    /// Gives the slot back, or leaves it to rest; then sees to whoever waits.
+    pub(crate) fn release(&mut self, custody: Custody, observer: &mut dyn Observer) -> Result<Release> {
+        let Some(holder) = &self.holder else { return Ok(Release::WasGone) };
+        let rests = holder.live().until() > clock::boot_ns();
+        let release = if rests && holder.live().begin_rest() {
+            // The record stays where it is, for the clock to end; the next custody needs another.
+            self.holder = None;
+            Release::Released
+        } else {
+            self.place.release(holder, custody.slot)?
+        };
+        let duration = Duration::from_nanos(clock::monotonic_ns().saturating_sub(custody.since));
+        self.after_release(clock::as_ns(duration))?;
+        let what = match release {
+            Release::Released => Happening::Released { duration, fence: custody.fence },
+            Release::WasGone => {
+                // Whoever revoked it may not be done yet; that file is never linked again.
+                self.holder = None;
+                Happening::Lost
+            }
+        };
+        self.report(observer, what)?;
+        Ok(release)
+    }
+
+    /// Wakes the right waiter, or leaves nothing behind where nobody waits.
+    fn after_release(&self, held_ns: u64) -> Result<()> {
+        let queued = self.place.has_queue()?;
+        let waiters = queued && self.place.wake_first()?;
+        let in_use = waiters || (self.place.key.max.get() > 1 && self.place.is_held()?);
+        if in_use {
+            if !queued {
+                self.place.dir.make_folder(&self.place.layout.queue)?;
+            }
+            self.place.remember_hold(held_ns)
+        } else if queued || !self.terms.reusable {
+            self.place.tidy()
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn report(&self, observer: &mut dyn Observer, what: Happening) -> Result<()> {
+        if !observer.wants_events() {
+            return Ok(());
+        }
+        let event = Event {
+            at: clock::unix_us(),
+            what,
+            key: self.place.key.clone(),
+            class: self.terms.class,
+            pid: self.terms.on_behalf_of.unwrap_or(self.place.me.process).pid,
+            occupancy: self.place.occupancy()?,
+        };
+        observer.event(&event);
+        Ok(())
+    }
+
+    /// Our record, for what a supervisor does with it.
+    #[cfg(feature = "cli")]
+    pub(crate) fn record(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// Removes what only this handle needed.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.holder = None;
+        self.place.tidy()
+    }
+
+    /// Forgets everything without touching the directory: it was another process's before a fork.
+    pub(crate) fn forget(self) {
+        drop(self);
+    }
+}
+
+/// A holder as it is shown to others.
+pub(crate) fn who(occupied: &Occupied) -> Who {
+    let record = &occupied.holder.record;
+    Who {
+        pid: record.body.process.pid,
+        host: record.body.host.clone(),
+        since: record.live.since,
+        label: record.body.label.clone(),
+        until: match occupied.liveness {
+            Liveness::Resting(until) => {
+                Some(clock::unix_us().saturating_add(until.saturating_sub(clock::boot_ns()) / 1000))
+            }
+            _ => None,
+        },
+    }
+}

@@ -1,0 +1,263 @@
+//! The one definition of the command line: parsing, help, man page and completions come from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, ValueHint};
+
+use crate::class::Class;
+use crate::cli::duration::parse as duration;
+
+/// Hold a name while a command runs: one process at a time, or N.
+///
+/// A claim is a name that at most N holders have at once (N = 1 unless --max says otherwise) on this host. It is held
+/// until it is released, or until the process that holds it exits or dies in whatever way. Nobody cleans up after a crash.
+#[derive(Debug, Parser)]
+#[command(
+    name = "claim",
+    bin_name = "claim",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    override_usage = "claim [OPTIONS] NAME [--] COMMAND [ARG...]\n       \
+                      claim [OPTIONS] NAME -c 'SHELL LINE'\n       \
+                      claim --acquire NAME --pid PID\n       \
+                      claim --release NAME --pid PID | --force\n       \
+                      claim --who [NAME] [--json | --watch]\n       \
+                      claim --available NAME\n       \
+                      claim --check [NAME]\n       \
+                      claim --master -- COMMAND [ARG...]"
+)]
+pub(crate) struct Args {
+    /// The name to hold: 1 to 4096 bytes, any but NUL.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<OsString>,
+
+    /// What to run while the name is held.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    /// At most N holders. The capacity is part of the identity: the same name with another N is another claim.
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max: u32,
+
+    /// Give up after DUR (as `500ms`, `2.5`, `10s`, `1m30s`, `2h`); 0 tries once. Without it: wait for ever.
+    #[arg(short, long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) wait: Option<Duration>,
+
+    /// Try once.
+    #[arg(short, long)]
+    pub(crate) nonblock: bool,
+
+    /// The exit status when the claim was not had.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// A freed slot goes to the oldest waiter of the highest class that has one.
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t)]
+    pub(crate) class: Class,
+
+    /// At most K waiters: a newcomer to a full queue displaces the newest waiter of the lowest class under its own, or is
+    /// refused. 0: never wait.
+    #[arg(long, value_name = "K")]
+    pub(crate) queue_size: Option<u32>,
+
+    /// Send SIGKILL to COMMAND (with --tree: to all it started), DUR after a SIGTERM was passed on.
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<Duration>,
+
+    /// Replace claim by COMMAND; the claim lives as long as that process.
+    #[arg(short = 'F', long, visible_alias = "no-fork")]
+    pub(crate) exec: bool,
+
+    /// Hold until every process that COMMAND started has ended, daemons too.
+    #[arg(long)]
+    pub(crate) tree: bool,
+
+    /// Keep the slot taken until DUR after it was had, also when COMMAND has ended sooner, however it ended.
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// What --who shows; without it: COMMAND.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<OsString>,
+
+    /// The claim directory; without it: $CLAIM_DIR, else /run/lock/claim-UID or /tmp/claim-UID.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Append one line of JSON to FILE for everything that happens to this claim.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) events: Option<PathBuf>,
+
+    /// At most one slot for this host.
+    #[arg(long)]
+    pub(crate) spread: bool,
+
+    /// Run SHELL LINE by $SHELL -c (/bin/sh where unset).
+    #[arg(short = 'c', value_name = "SHELL LINE")]
+    pub(crate) shell_line: Option<OsString>,
+
+    /// Say on standard error what happens.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Say nothing but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Hold NAME for another process (a script: `--pid $$`), print the fence, and return.
+    #[arg(long, group = "mode", requires = "pid")]
+    pub(crate) acquire: bool,
+
+    /// Give up what PID holds, or with --force what anybody holds.
+    #[arg(long, group = "mode")]
+    pub(crate) release: bool,
+
+    /// Show who holds and who waits.
+    #[arg(long, group = "mode")]
+    pub(crate) who: bool,
+
+    /// Exit 0 if NAME could be had now, 1 if not.
+    #[arg(long, group = "mode")]
+    pub(crate) available: bool,
+
+    /// Inside COMMAND: exit 0 if the claim I run under is still mine, 1 if not.
+    #[arg(long, group = "mode")]
+    pub(crate) check: bool,
+
+    /// Make a private claim directory, export it as CLAIM_DIR, run COMMAND, and remove it.
+    #[arg(long, group = "mode")]
+    pub(crate) master: bool,
+
+    /// The process that --acquire and --release are for.
+    #[arg(long, value_name = "PID", allow_hyphen_values = true)]
+    pub(crate) pid: Option<i32>,
+
+    /// With --release: whoever holds it, living or not; also removes records that cannot be read.
+    #[arg(long, requires = "release")]
+    pub(crate) force: bool,
+
+    /// With --who: one JSON object a line.
+    #[arg(long, requires = "who")]
+    pub(crate) json: bool,
+
+    /// With --who: go on until interrupted. With --json: a line whenever something changes.
+    #[arg(long, requires = "who")]
+    pub(crate) watch: bool,
+
+    /// Accepted, as flock(1) has it: a claim is exclusive anyway.
+    #[arg(short = 'x', long, short_alias = 'e', action = ArgAction::SetTrue)]
+    pub(crate) exclusive: bool,
+
+    /// Accepted, as flock(1) has it: COMMAND inherits no descriptor anyway.
+    #[arg(short = 'o', long)]
+    pub(crate) close: bool,
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Run,
+    Acquire,
+    Release,
+    Who,
+    Available,
+    Check,
+    Master,
+}
+
+impl Args {
+    pub(crate) fn mode(&self) -> Mode {
+        match self {
+            _ if self.acquire => Mode::Acquire,
+            _ if self.release => Mode::Release,
+            _ if self.who => Mode::Who,
+            _ if self.available => Mode::Available,
+            _ if self.check => Mode::Check,
+            _ if self.master => Mode::Master,
+            _ => Mode::Run,
+        }
+    }
+
+    /// Parses, and checks what the definition above cannot say. The error is for people.
+    pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut args = match Self::try_parse_from(&words) {
+            Ok(args) if args.master => Self::read_master(&words)?,
+            Ok(args) => args,
+            Err(error) if is_master(&words) && error.use_stderr() => Self::read_master(&words)?,
+            Err(error) => return Err(error),
+        };
+        // `claim -- -name -- COMMAND`: the first `--` was for NAME, this one ends the options, of which there were none.
+        if args.command.len() > 1 && args.command[0] == "--" {
+            args.command.remove(0);
+        }
+        args.check().map_err(|why| {
+            <Self as clap::CommandFactory>::command().error(clap::error::ErrorKind::ArgumentConflict, why)
+        })?;
+        Ok(args)
+    }
+
+    /// --master takes no NAME: what would be one is COMMAND. So one is put in, and taken out again.
+    fn read_master(words: &[OsString]) -> Result<Self, clap::Error> {
+        let Some(at) = words.iter().position(|word| word == "--master") else { return Self::try_parse_from(words) };
+        let mut with_name = words.to_vec();
+        with_name.insert(at + 1, "master".into());
+        let mut args = Self::try_parse_from(with_name)?;
+        args.name = None;
+        Ok(args)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mode = self.mode();
+        let runs = matches!(mode, Mode::Run | Mode::Master);
+        let has_command = !self.command.is_empty() || self.shell_line.is_some();
+        if self.nonblock && self.wait.is_some() {
+            return Err("-n and -w exclude each other".into());
+        }
+        if self.shell_line.is_some() && !self.command.is_empty() {
+            return Err("-c takes the whole command: no further words".into());
+        }
+        if runs && !has_command {
+            return Err(match self.name {
+                None if mode == Mode::Run => "a NAME and a COMMAND are needed".into(),
+                _ => "a COMMAND is needed".into(),
+            });
+        }
+        if !runs && has_command {
+            return Err("there is nothing to run a COMMAND for".into());
+        }
+        if self.name.is_none() && !matches!(mode, Mode::Who | Mode::Check | Mode::Master) {
+            return Err("a NAME is needed".into());
+        }
+        if self.pid.is_some() && !matches!(mode, Mode::Acquire | Mode::Release) {
+            return Err("--pid goes with --acquire and --release".into());
+        }
+        if mode == Mode::Release && self.pid.is_some() == self.force {
+            return Err("--release takes either --pid PID or --force".into());
+        }
+        if self.pid.is_some_and(|pid| pid <= 0) {
+            return Err("--pid takes the number of a process".into());
+        }
+        if self.exec && (self.tree || self.kill_after.is_some()) {
+            return Err("with --exec nobody is left for --tree or --kill-after".into());
+        }
+        if (self.exec || self.tree) && mode == Mode::Master && self.exec {
+            return Err("with --exec nobody is left to remove the directory of --master".into());
+        }
+        if self.dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
+            return Err("--dir is empty".into());
+        }
+        Ok(())
+    }
+}
+
+/// Whether --master stands among the leading options.
+fn is_master(words: &[OsString]) -> bool {
+    words
+        .iter()
+        .skip(1)
+        .take_while(|word| word.as_encoded_bytes().starts_with(b"-") && *word != "--")
+        .any(|word| word == "--master")
+}

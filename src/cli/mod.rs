@@ -1,0 +1,129 @@
+//! The command line: only this prints, and only this exits.
+
+pub(crate) mod args;
+mod check;
+mod custody;
+pub(crate) mod duration;
+mod events;
+mod exit;
+mod master;
+mod output;
+mod run;
+mod who;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{CWD, Mode as FileMode, OFlags};
+
+use crate::acquire::Terms;
+use crate::error::{Error, Result};
+use crate::local::dir::{Directory, default_place};
+use crate::name::{Capacity, Key, Name};
+use args::{Args, Mode};
+use output::{Voice, Volume};
+
+/// The program.
+#[must_use]
+pub fn main() -> i32 {
+    keep_standard_numbers();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let args = match Args::read(words) {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => {
+            // Help or version, asked for. If nobody reads it, nothing can be done about that.
+            let _ = write!(std::io::stdout(), "{}", error.render());
+            return exit::OK;
+        }
+        Err(error) => {
+            let text = error.render().to_string();
+            Voice::nameless(Volume::Quiet).error(&text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            return exit::USAGE;
+        }
+    };
+    let volume = match (args.quiet, args.verbose) {
+        (true, _) => Volume::Quiet,
+        (_, true) => Volume::Verbose,
+        _ => Volume::Normal,
+    };
+    let name = match args.name.clone().map(|name| Name::new(name.into_vec())).transpose() {
+        Ok(name) => name,
+        Err(error) => {
+            Voice::nameless(volume).error(&error);
+            return exit::of(&error);
+        }
+    };
+    let voice = match &name {
+        Some(name) => Voice::new(name, volume),
+        None => Voice::nameless(volume),
+    };
+    let status = match (args.mode(), name) {
+        (Mode::Run, Some(name)) => run::run(&args, name, &voice),
+        (Mode::Acquire, Some(name)) => custody::acquire(&args, name, &voice),
+        (Mode::Release, Some(name)) => custody::release(&args, name, &voice),
+        (Mode::Available, Some(name)) => custody::available(&args, name),
+        (Mode::Who, name) => who::who(&args, name.as_ref(), &voice),
+        (Mode::Check, name) => check::check(&args, name.as_ref()),
+        (Mode::Master, _) => master::master(&args, &voice),
+        // Refused when the arguments were checked.
+        (_, None) => Err(Error::usage("a NAME is needed")),
+    };
+    status.unwrap_or_else(|error| {
+        voice.error(&error);
+        exit::of(&error)
+    })
+}
+
+/// Where a standard descriptor is closed, holds its number until COMMAND starts: a file of ours with the number of standard
+/// error would get our messages into it. COMMAND finds it closed, as we did.
+fn keep_standard_numbers() {
+    for _ in 0..3 {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let is_closed = |fd: rustix::fd::BorrowedFd<'_>| rustix::io::fcntl_getfd(fd).is_err();
+        let closed =
+            [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].into_iter().any(is_closed);
+        if !closed {
+            return;
+        }
+        if let Ok(placeholder) = rustix::fs::openat(CWD, "/dev/null", flags, FileMode::empty()) {
+            std::mem::forget(placeholder);
+        }
+    }
+}
+
+/// The directory that --dir, CLAIM_DIR or the user's id name; made if need be.
+fn directory(args: &Args) -> Result<Directory> {
+    match &args.dir {
+        Some(dir) => Directory::at(dir),
+        None => Directory::from_env(),
+    }
+}
+
+/// The same, but nothing is made: to look only.
+fn existing_directory(args: &Args) -> Result<Option<Directory>> {
+    let from_env = std::env::var_os("CLAIM_DIR").filter(|dir| !dir.is_empty());
+    match args.dir.clone().or_else(|| from_env.map(Into::into)) {
+        Some(dir) => Directory::existing(&dir, true),
+        None => Directory::existing(&default_place(), false),
+    }
+}
+
+fn key(args: &Args, name: Name) -> Result<Key> {
+    Ok(Key { name, max: Capacity::new(args.max)? })
+}
+
+fn terms(args: &Args, label: Vec<u8>) -> Terms {
+    Terms {
+        class: args.class,
+        queue_size: args.queue_size,
+        at_least: args.at_least.unwrap_or_default(),
+        spread: args.spread,
+        label: args.label.clone().map_or(label, OsString::into_vec),
+        on_behalf_of: None,
+        lock_covers: false,
+        tree: false,
+        reusable: false,
+        look_for_rings: true,
+    }
+}

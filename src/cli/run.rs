@@ -1,0 +1,280 @@
+//! `claim NAME -- COMMAND`.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::sys::signal::Signal;
+
+use crate::acquire::{Contender, Custody, Ended, Interrupts, Refusal, Refused, Terms};
+use crate::cli::args::Args;
+use crate::cli::events::{self, Eyes};
+use crate::cli::output::{Voice, holder};
+use crate::cli::{directory, duration, exit, key, terms};
+use crate::clock::Deadline;
+use crate::error::{Error, Result};
+use crate::local::layout::{CLAIMS, SlotName, parse_key};
+use crate::local::link::Release;
+use crate::local::procfs;
+use crate::name::Name;
+use crate::record::ProcessId;
+use crate::supervise::signals::Signals;
+use crate::supervise::{self, End, Orders};
+use crate::sys::signals::die_of;
+use crate::sys::spawn::{NotStarted, Program};
+
+pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
+    let argv = argv(args);
+    let signals = take_over_signals()?;
+    let dir = directory(args)?;
+    let file = args.events.as_deref().map(events::open).transpose()?;
+    let mut eyes = Eyes::new(voice, file);
+    let label = argv.iter().map(|word| word.as_bytes()).collect::<Vec<_>>().join(&b' ');
+    let label = args.shell_line.clone().map_or(label, OsString::into_vec);
+    let mut contender = Contender::new(dir, key(args, name)?, terms(args, label))?;
+    // Where COMMAND inherits the descriptor, the lock lives as long as COMMAND does.
+    let inherits = args.tree || contender.place.me.in_container();
+    contender.terms = Terms { lock_covers: inherits, tree: args.tree, ..contender.terms };
+    contender.place.dir.hold_off_cleaners()?;
+
+    let custody = match contend(args, &mut contender, &signals, None, &mut eyes)? {
+        Had::Custody(custody) => custody,
+        Had::Not(refused) => return Ok(not_had(args, &refused, voice)),
+        Had::ForNobody => return Ok(i32::from(args.conflict_exit_code)),
+    };
+    voice.detail(&format_args!("acquired, slot {} of {}, fence {}", custody.slot, args.max, custody.fence));
+    warn_of_other_capacities(&contender, voice)?;
+
+    let program = signals.program(argv, environment(&contender, custody));
+    let inherited = match contender.record() {
+        Some(record) if inherits => Some(record.inheritable()?),
+        _ => None,
+    };
+    if args.exec {
+        let error = program.exec();
+        release(&mut contender, custody, &mut eyes, voice);
+        return Ok(cannot_run(&error, args, voice));
+    }
+    let orders = Orders { tree: args.tree, kill_after: args.kill_after };
+    let ended = supervise_registered(&contender, custody, &program, orders, &signals);
+    drop(inherited);
+    release(&mut contender, custody, &mut eyes, voice);
+    status(ended?, args, voice)
+}
+
+/// What contending came to, for a command line.
+pub(crate) enum Had {
+    Custody(Custody),
+    Not(Refused),
+    /// The process that it was for has ended.
+    ForNobody,
+}
+
+/// What ends the wait of a command line: a signal that would have ended it, or the end of the process that it waits for.
+struct Ends<'a> {
+    signals: &'a Signals,
+    process: Option<BorrowedFd<'a>>,
+    by: Option<Signal>,
+}
+
+impl Interrupts for Ends<'_> {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        [self.signals.as_fd()].into_iter().chain(self.process).collect()
+    }
+
+    fn ends(&mut self, number: usize) -> bool {
+        if number == 0 {
+            self.by = self.signals.next_that_ends();
+        }
+        number > 0 || self.by.is_some()
+    }
+}
+
+/// Contends as the arguments say. A signal that ends a `claim` ends this one here, out of the queue.
+pub(crate) fn contend(
+    args: &Args,
+    contender: &mut Contender,
+    signals: &Signals,
+    process: Option<BorrowedFd<'_>>,
+    eyes: &mut Eyes,
+) -> Result<Had> {
+    let wait = args.wait.filter(|wait| *wait < duration::FOR_EVER);
+    let once = args.nonblock || wait.is_some_and(|wait| wait.is_zero());
+    let until = wait.map_or(Deadline::NEVER, Deadline::after);
+    let mut ends = Ends { signals, process, by: None };
+    let ended = contender.acquire(once, until, &mut ends, eyes);
+    eyes.erase_line();
+    match ended? {
+        Ended::Acquired(custody) => {
+            // Had in the same moment as a signal came: as if that had been first.
+            if !once && let Some(signal) = signals.next_that_ends() {
+                contender.release(custody, eyes)?;
+                die_of(signal);
+            }
+            Ok(Had::Custody(custody))
+        }
+        Ended::Refused(refused) => Ok(Had::Not(refused)),
+        Ended::Interrupted => match ends.by {
+            Some(signal) => die_of(signal),
+            None => Ok(Had::ForNobody),
+        },
+    }
+}
+
+pub(crate) fn take_over_signals() -> Result<Signals> {
+    Signals::take_over().map_err(|error| Error::system("take over", "signals", error))
+}
+
+/// Says why the claim was not had; the status that goes with it.
+pub(crate) fn not_had(args: &Args, refused: &Refused, voice: &Voice) -> i32 {
+    let who = refused.holder.as_ref().map_or_else(|| "not to be had".to_owned(), holder);
+    let waiting = refused.waiting;
+    match &refused.reason {
+        Refusal::Hopeless(why) => {
+            voice.error(&format_args!("could never be had: {why}"));
+            return exit::HOPELESS;
+        }
+        Refusal::Held => voice.say(&format_args!("{who}; {waiting} waiting")),
+        Refusal::TimedOut => voice.say(&format_args!("timed out: {who}; {waiting} waiting")),
+        Refusal::QueueFull { retry_after } => {
+            voice.say(&format_args!("the queue is full: {who}; {waiting} waiting; retry after {retry_after}s"));
+        }
+        Refusal::Displaced { retry_after } => {
+            voice.say(&format_args!(
+                "displaced by a higher class: {who}; {waiting} waiting; retry after {retry_after}s"
+            ));
+        }
+    }
+    i32::from(args.conflict_exit_code)
+}
+
+/// The words of COMMAND, or of the shell that runs a line.
+pub(crate) fn argv(args: &Args) -> Vec<CString> {
+    let words = match &args.shell_line {
+        Some(line) => {
+            let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+            vec![shell, "-c".into(), line.clone()]
+        }
+        None => args.command.clone(),
+    };
+    words.into_iter().map(to_c).collect()
+}
+
+/// Arguments and variables come from the system as C strings: there is no NUL to cut at.
+pub(crate) fn to_c(word: OsString) -> CString {
+    let mut bytes = word.into_vec();
+    bytes.retain(|&byte| byte != 0);
+    CString::new(bytes).unwrap_or_default()
+}
+
+/// The environment, with what is to be known of the claim.
+fn environment(contender: &Contender, custody: Custody) -> Vec<CString> {
+    let place = &contender.place;
+    let ours: [(&str, Vec<u8>); 6] = [
+        ("CLAIM_NAME", place.key.name.as_bytes().to_vec()),
+        ("CLAIM_MAX", place.key.max.to_string().into()),
+        ("CLAIM_SLOT", custody.slot.to_string().into()),
+        ("CLAIM_FENCE", custody.fence.to_string().into()),
+        ("CLAIM_DIR", place.dir.path().as_os_str().as_encoded_bytes().to_vec()),
+        ("CLAIM_BACKEND", b"local".to_vec()),
+    ];
+    with_variables(&ours)
+}
+
+/// The environment we have, with these variables set.
+pub(crate) fn with_variables(ours: &[(&str, Vec<u8>)]) -> Vec<CString> {
+    let line = |name: OsString, value: OsString| {
+        let mut line = name;
+        line.push("=");
+        line.push(value);
+        to_c(line)
+    };
+    let kept = std::env::vars_os().filter(|(name, _)| ours.iter().all(|(our, _)| name != our));
+    let set = ours.iter().map(|(name, value)| (OsString::from(name), OsString::from_vec(value.clone())));
+    kept.chain(set).map(|(name, value)| line(name, value)).collect()
+}
+
+fn supervise_registered(
+    contender: &Contender,
+    custody: Custody,
+    program: &Program,
+    orders: Orders,
+    signals: &Signals,
+) -> Result<std::result::Result<End, NotStarted>> {
+    let Some(record) = contender.record() else { return Ok(Err(NotStarted::Withdrawn)) };
+    supervise::run(program, orders, signals, &mut || {
+        // In the child. Whatever fails here, COMMAND must not run unrecorded.
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let registered = procfs::own_stat()
+            .and_then(|stat| contender.place.register(record, custody.slot, ProcessId { pid, start: stat.start }));
+        registered.unwrap_or(false)
+    })
+}
+
+/// Gives the claim back at the end of a run. A failure is said; the status stays COMMAND's.
+fn release(contender: &mut Contender, custody: Custody, eyes: &mut Eyes, voice: &Voice) {
+    match contender.release(custody, eyes) {
+        Ok(Release::Released) => voice.detail(&format_args!("released")),
+        Ok(Release::WasGone) => voice.error(&format_args!("the claim was taken away before its end")),
+        Err(error) => voice.error(&format_args!("not released: {error}")),
+    }
+}
+
+pub(crate) fn status(ended: std::result::Result<End, NotStarted>, args: &Args, voice: &Voice) -> Result<i32> {
+    match ended {
+        Ok(End::Exited(code)) => Ok(code),
+        Ok(End::Killed { signal, by_terminal }) => {
+            // Ctrl-C was for us as well. A shell looks at how we ended to know whether to go on with its script, as it
+            // would look at COMMAND.
+            if by_terminal && let Ok(signal) = signal.try_into() {
+                die_of(signal);
+            }
+            Ok(exit::KILLED + signal)
+        }
+        Err(NotStarted::Withdrawn) => {
+            voice.error(&format_args!("the claim was taken away before COMMAND could start"));
+            Ok(i32::from(args.conflict_exit_code))
+        }
+        Err(NotStarted::NoProcess(error)) => Err(Error::system("start a process for", "COMMAND", error)),
+        Err(NotStarted::NoExec(error)) => Ok(cannot_run(&error, args, voice)),
+    }
+}
+
+fn cannot_run(error: &std::io::Error, args: &Args, voice: &Voice) -> i32 {
+    let command = argv(args).swap_remove(0);
+    voice.error(&format_args!("cannot run {}: {error}", crate::name::printable(command.as_bytes())));
+    match error.kind() {
+        std::io::ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::CANNOT_RUN,
+    }
+}
+
+/// Two capacities of one name are two claims, which is rarely meant.
+fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> {
+    let place = &contender.place;
+    let Some((stem, _)) = place.layout.key().rsplit_once('@') else { return Ok(()) };
+    let mut others = Vec::new();
+    for file in place.dir.list(CLAIMS)? {
+        let Some(slot) = SlotName::parse(&file) else { continue };
+        let is_other = slot.max != place.key.max && slot.key.rsplit_once('@').is_some_and(|(it, _)| it == stem);
+        if is_other && parse_key(&slot.key).is_some() && !others.contains(&slot.max) {
+            others.push(slot.max);
+        }
+    }
+    for max in others {
+        let key = crate::name::Key { name: place.key.name.clone(), max };
+        let other = crate::local::Place {
+            layout: crate::local::layout::Layout::of(&key),
+            key,
+            dir: place.dir.clone(),
+            me: place.me.clone(),
+        };
+        if other.is_held()? {
+            voice.say(&format_args!(
+                "warning: also in use with a capacity of {max}, which is another claim than this one of {}",
+                place.key.max
+            ));
+        }
+    }
+    Ok(())
+}

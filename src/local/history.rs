@@ -1,0 +1,87 @@
+//! How long the last holders of a claim held it, since it was last idle: what retry-after is reckoned from.
+//!
+//! It lies in the queue's directory and goes with it. Nothing but that estimate hangs on it.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::local::Place;
+use crate::sys::SharedWords;
+
+/// As many hold times are remembered.
+const LAST: usize = 20;
+const WORDS: usize = LAST + 1;
+const SIZE: u64 = (WORDS * 8) as u64;
+
+impl Place {
+    /// Adds a hold time. The queue's directory must be there; if it is not, nobody wants to know.
+    pub(crate) fn remember_hold(&self, nanoseconds: u64) -> Result<()> {
+        let path = self.layout.stats();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, self.dir.file_mode()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(self.dir.system("open", &path, errno)),
+        };
+        // Blocks before it is touched: see the counter.
+        match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP) => return Ok(()),
+            Err(errno) => return Err(self.dir.system("give a block to", &path, errno)),
+        }
+        let words = SharedWords::map(file.as_fd(), WORDS).map_err(|e| self.dir.system("map", &path, e))?;
+        let count = words[0].fetch_add(1, Ordering::Relaxed);
+        // Never 0, which stands for "none yet".
+        words[1 + (count % LAST as u64) as usize].store(nanoseconds.max(1), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The mean of the last hold times, in nanoseconds, if there are any.
+    pub(crate) fn mean_hold(&self) -> Result<Option<u64>> {
+        let path = self.layout.stats();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("open", &path, errno)),
+        };
+        let mut bytes = [0; SIZE as usize];
+        let length = rustix::io::read(&file, &mut bytes).map_err(|errno| self.dir.system("read", &path, errno))?;
+        let times: Vec<u64> = bytes[..length]
+            .chunks_exact(8)
+            .skip(1)
+            .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
+            .filter(|&time| time > 0)
+            .collect();
+        Ok(mean(&times))
+    }
+}
+
+fn mean(times: &[u64]) -> Option<u64> {
+    let sum: u128 = times.iter().copied().map(u128::from).sum();
+    (!times.is_empty()).then(|| u64::try_from(sum / times.len() as u128).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capacity, Directory, Key, Name};
+
+    #[test]
+    fn the_mean_is_of_the_last_twenty() {
+        let at = tempfile::tempdir().unwrap();
+        let key = Key { name: Name::new("x").unwrap(), max: Capacity::ONE };
+        let place = Place::new(Directory::at(at.path()).unwrap(), key).unwrap();
+        place.remember_hold(7).unwrap();
+        assert_eq!(place.mean_hold().unwrap(), None, "no queue, no history");
+        place.dir.make_folder(&place.layout.queue).unwrap();
+        for time in 1..=30 {
+            place.remember_hold(time * 100).unwrap();
+        }
+        assert_eq!(place.mean_hold().unwrap(), Some((1100 + 3000) / 2));
+    }
+}

@@ -1,0 +1,57 @@
+//! Who this process is, as far as records and judgements need to know.
+
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::local::procfs;
+use crate::record::ProcessId;
+
+/// proc(5) gives the initial pid namespace this inode number (PROC_PID_INIT_INO in the kernel's proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// This process, its boot and its namespaces.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) process: ProcessId,
+    pub(crate) boot: String,
+    pub(crate) pid_namespace: u64,
+    /// Start times are shown shifted by the reader's time namespace, so two of them cannot be compared across.
+    pub(crate) time_namespace: u64,
+    pub(crate) host: String,
+}
+
+impl Identity {
+    /// Asks the system. To be asked again after a fork.
+    pub(crate) fn of_this_process() -> Result<Self> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        Ok(Self {
+            process: ProcessId { pid, start: procfs::own_stat()?.start },
+            boot: boot_id()?,
+            pid_namespace: namespace("/proc/self/ns/pid")?,
+            time_namespace: namespace("/proc/self/ns/time")?,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        })
+    }
+
+    /// In a container, that is: in any pid namespace but the initial one.
+    pub(crate) fn in_container(&self) -> bool {
+        self.pid_namespace != INITIAL_PID_NAMESPACE
+    }
+}
+
+fn boot_id() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let mut buffer = [0; 64];
+    let text = procfs::read_start(path, &mut buffer).map_err(|errno| Error::system("read", path, errno))?;
+    Ok(String::from_utf8_lossy(text).trim().to_owned())
+}
+
+/// The inode number that a namespace is known by; 0 where the kernel has no such namespaces.
+fn namespace(path: &str) -> Result<u64> {
+    match rustix::fs::statat(CWD, path, AtFlags::empty()) {
+        Ok(stat) => Ok(stat.st_ino),
+        Err(Errno::NOENT) if path.ends_with("time") => Ok(0),
+        Err(errno) => Err(Error::system("look at", path, errno)),
+    }
+}

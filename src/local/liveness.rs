@@ -1,0 +1,258 @@
+//! Is the holder that a record names alive, dead, or not to be told from here?
+//!
+//! Only *proven* dead is ever reclaimed. The facts are gathered here; what follows from them is [`verdict`], which is pure.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::{Error, Result};
+use crate::local::identity::Identity;
+use crate::local::procfs;
+use crate::record::{ProcessId, RESTING, Record};
+use crate::sys;
+
+/// What is known of a holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Alive,
+    /// Nobody need be alive: the slot rests until that boot time, in nanoseconds.
+    Resting(u64),
+    /// Proven.
+    Dead,
+    /// It cannot be asked from here: held.
+    Unknown,
+}
+
+/// What the system says of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Process {
+    Alive,
+    Dead,
+    Unknown,
+}
+
+/// What the system says of a record.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    same_boot: bool,
+    /// The file system may be shared with another kernel, whose boots are not ours.
+    may_be_another_host: bool,
+    rests_until: Option<u64>,
+    /// The processes of the record taken together, where pids mean the same to both; else `None`.
+    processes: Option<Process>,
+    /// Whether somebody has the kernel's lock on the record.
+    locked: bool,
+    lock_covers: bool,
+    tree: bool,
+}
+
+fn verdict(facts: Facts) -> Liveness {
+    let by_lock = match (facts.locked, facts.lock_covers) {
+        (true, _) => Liveness::Alive,
+        (false, true) => Liveness::Dead,
+        (false, false) => Liveness::Unknown,
+    };
+    if !facts.same_boot {
+        return if facts.may_be_another_host { by_lock } else { Liveness::Dead };
+    }
+    if let Some(until) = facts.rests_until {
+        return Liveness::Resting(until);
+    }
+    match facts.processes {
+        Some(Process::Alive) => Liveness::Alive,
+        Some(Process::Dead) if facts.tree => by_lock,
+        Some(Process::Dead) => Liveness::Dead,
+        Some(Process::Unknown) | None => by_lock,
+    }
+}
+
+/// Judges the holder of a record, whose file is open as `file`.
+pub(crate) fn judge(record: &Record, file: BorrowedFd<'_>, me: &Identity) -> Result<Liveness> {
+    let same_boot = record.body.boot == me.boot;
+    let given_up = record.live.state == RESTING;
+    let rests_until = Some(record.live.until).filter(|&until| until > crate::clock::boot_ns());
+    let processes = if given_up {
+        Some(Process::Dead)
+    } else if same_boot && record.body.pid_namespace == me.pid_namespace {
+        Some(processes(record, me)?)
+    } else {
+        None
+    };
+    // The lock is asked for only where the answer could hang on it.
+    let settled = matches!(processes, Some(Process::Alive))
+        || (processes == Some(Process::Dead) && (!record.body.tree || given_up));
+    let locked = !settled && sys::is_locked(file).map_err(|e| Error::system("ask for the lock on", "a record", e))?;
+    Ok(verdict(Facts {
+        same_boot,
+        may_be_another_host: !same_boot && is_shared_between_hosts(file)?,
+        rests_until,
+        processes,
+        locked,
+        lock_covers: record.body.lock_covers,
+        tree: record.body.tree && !given_up,
+    }))
+}
+
+/// A record with two processes is dead when both are.
+fn processes(record: &Record, me: &Identity) -> Result<Process> {
+    let comparable = record.body.time_namespace == me.time_namespace;
+    let mut together = Process::Dead;
+    for process in [Some(record.body.process), record.live.command].into_iter().flatten() {
+        match ask(process, comparable)? {
+            Process::Alive => return Ok(Process::Alive),
+            Process::Unknown => together = Process::Unknown,
+            Process::Dead => {}
+        }
+    }
+    Ok(together)
+}
+
+fn ask(process: ProcessId, comparable: bool) -> Result<Process> {
+    Ok(match watch(process, comparable)? {
+        Watch::Alive(_) => Process::Alive,
+        Watch::Dead => Process::Dead,
+        Watch::Unknown => Process::Unknown,
+    })
+}
+
+/// A process to be watched.
+pub(crate) enum Watch {
+    /// The descriptor polls readable when it has ended.
+    Alive(OwnedFd),
+    Dead,
+    Unknown,
+}
+
+/// Opens a process for watching, if it is the one that is meant. `comparable`: start times mean the same to both.
+///
+/// The order matters: the pidfd pins the process, so that the start time that is read afterwards is of that process, or of
+/// none because it has gone, in which case the pidfd says so.
+pub(crate) fn watch(process: ProcessId, comparable: bool) -> Result<Watch> {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(Watch::Dead) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(Watch::Dead),
+        // EINVAL, in newer kernels ENOENT: the number is a thread's now, not a process's. Ours was a process, so it is
+        // gone; the start time is asked for all the same, lest a word of the kernel's is misread as a death.
+        Err(Errno::INVAL | Errno::NOENT) => {
+            return Ok(match procfs::stat(process.pid)? {
+                Some(stat) if comparable && stat.start != process.start => Watch::Dead,
+                _ => Watch::Unknown,
+            });
+        }
+        // A seccomp filter that knows nothing of pidfds.
+        Err(Errno::PERM | Errno::ACCESS) => return Ok(Watch::Unknown),
+        Err(errno) => return Err(Error::system("watch process", process.pid.to_string(), errno)),
+    };
+    if has_ended(pidfd.as_fd())? {
+        return Ok(Watch::Dead);
+    }
+    match procfs::stat(process.pid)? {
+        Some(stat) if stat.start == process.start => Ok(Watch::Alive(pidfd)),
+        Some(_) if has_ended(pidfd.as_fd())? => Ok(Watch::Dead),
+        Some(_) if comparable => Ok(Watch::Dead),
+        None if has_ended(pidfd.as_fd())? => Ok(Watch::Dead),
+        // Hidden from us (hidepid), or its start time is in another reckoning: somebody is there, who cannot be told.
+        Some(_) | None => Ok(Watch::Unknown),
+    }
+}
+
+/// Whether no process of that pid is left, whoever it was. A zombie is gone.
+pub(crate) fn has_gone(pid: i32) -> Result<bool> {
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => has_ended(pidfd.as_fd()),
+        Err(Errno::SRCH) => Ok(true),
+        // A thread's number now, or not to be asked: not proven.
+        Err(Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(Error::system("watch process", pid.as_raw_nonzero().to_string(), errno)),
+    }
+}
+
+/// Whether the process of a pidfd has ended. A zombie has; a leader that left threads behind has not.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::io::retry_on_intr(|| poll(&mut fds, Some(&now))) {
+        Ok(ready) => Ok(ready > 0),
+        Err(errno) => Err(Error::system("poll", "a pidfd", errno)),
+    }
+}
+
+/// File systems that another kernel may have mounted too, by the magic numbers of statfs(2) and linux/magic.h.
+fn is_shared_between_hosts(file: BorrowedFd<'_>) -> Result<bool> {
+    const SHARED: [u32; 12] = [
+        0x6969,      // nfs
+        0x517B,      // smb
+        0xFF53_4D42, // cifs
+        0xFE53_4D42, // smb2
+        0x5346_414F, // afs
+        0x00C3_6400, // ceph
+        0x0116_1970, // gfs2
+        0x7461_636F, // ocfs2
+        0x0102_1997, // 9p
+        0x6573_5546, // fuse: sshfs, virtiofs, glusterfs
+        0x0BD0_0BD0, // lustre
+        0x7375_7245, // coda
+    ];
+    let stat =
+        rustix::fs::fstatfs(file).map_err(|errno| Error::system("ask for the file system of", "a record", errno))?;
+    Ok(SHARED.contains(&(stat.f_type as u32)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD: Facts = Facts {
+        same_boot: true,
+        may_be_another_host: false,
+        rests_until: None,
+        processes: Some(Process::Dead),
+        locked: false,
+        lock_covers: false,
+        tree: false,
+    };
+
+    #[test]
+    fn only_proof_is_death() {
+        assert_eq!(verdict(DEAD), Liveness::Dead);
+        assert_eq!(verdict(Facts { processes: Some(Process::Alive), ..DEAD }), Liveness::Alive);
+        assert_eq!(verdict(Facts { processes: Some(Process::Unknown), ..DEAD }), Liveness::Unknown);
+        assert_eq!(verdict(Facts { processes: None, ..DEAD }), Liveness::Unknown);
+        assert_eq!(verdict(Facts { processes: None, lock_covers: true, ..DEAD }), Liveness::Dead);
+        assert_eq!(verdict(Facts { processes: None, lock_covers: true, locked: true, ..DEAD }), Liveness::Alive);
+    }
+
+    #[test]
+    fn a_boot_before_is_death_unless_it_may_be_another_host() {
+        let before = Facts { same_boot: false, processes: None, ..DEAD };
+        assert_eq!(verdict(before), Liveness::Dead);
+        assert_eq!(verdict(Facts { rests_until: Some(9), ..before }), Liveness::Dead);
+        assert_eq!(verdict(Facts { may_be_another_host: true, ..before }), Liveness::Unknown);
+    }
+
+    #[test]
+    fn a_resting_slot_is_held_whoever_is_dead() {
+        assert_eq!(verdict(Facts { rests_until: Some(9), ..DEAD }), Liveness::Resting(9));
+    }
+
+    #[test]
+    fn a_tree_is_alive_while_somebody_has_inherited_the_lock() {
+        let tree = Facts { tree: true, lock_covers: true, ..DEAD };
+        assert_eq!(verdict(tree), Liveness::Dead);
+        assert_eq!(verdict(Facts { locked: true, ..tree }), Liveness::Alive);
+    }
+
+    #[test]
+    fn a_process_is_the_pair_of_pid_and_start() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let start = procfs::own_stat().unwrap().start;
+        assert!(matches!(watch(ProcessId { pid, start }, true).unwrap(), Watch::Alive(_)));
+        assert!(matches!(watch(ProcessId { pid, start: start + 1 }, true).unwrap(), Watch::Dead));
+        assert!(matches!(watch(ProcessId { pid, start: start + 1 }, false).unwrap(), Watch::Unknown));
+    }
+}

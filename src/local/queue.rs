@@ -1,0 +1,383 @@
+//! The queue of a claim: a directory with one FIFO per waiter.
+//!
+//! A ticket is a FIFO that its waiter has open for reading. That makes three things the kernel's business: a byte wakes that
+//! waiter and nobody else; opening it for writing says ENXIO once the waiter is gone, however it went; and who has it open
+//! for writing is told (POLLERR) the moment that happens. Tickets have names that are never used again, so removing a dead
+//! one can be done by anybody, any number of times, and never hits a living one. That is why no lock is needed here, and
+//! nobody who is stopped can hold up the others.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::local::Place;
+use crate::local::dir::Directory;
+use crate::local::holder::{Holder, Opened};
+use crate::local::layout::TicketName;
+use crate::local::liveness::{self, Liveness, judge};
+use crate::local::procfs;
+use crate::rule::{self, Position, Standing};
+use crate::sys;
+
+/// Our own place in a queue. Dropping it leaves.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) name: TicketName,
+    /// Open for reading and writing, so that it never reports a hang-up however many writers come and go.
+    fifo: Option<OwnedFd>,
+    path: String,
+    holder_path: String,
+    dir: Directory,
+    generation: u64,
+}
+
+/// What has been told to a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Nothing but "look".
+    Wake,
+    /// It was displaced, and is to come back after that many seconds.
+    Displaced(u64),
+}
+
+const WAKE: u8 = b'W';
+const DISPLACED: u8 = b'D';
+
+/// Somebody's ticket, seen from outside.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    pub(crate) name: TicketName,
+    /// Open for writing: polls POLLERR when the waiter leaves or dies.
+    pub(crate) fifo: OwnedFd,
+}
+
+impl TicketName {
+    pub(crate) fn position(&self) -> Position {
+        Position { class: self.class, rev: self.rev }
+    }
+}
+
+impl Ticket {
+    pub(crate) fn fifo(&self) -> Option<&OwnedFd> {
+        self.fifo.as_ref()
+    }
+
+    /// What has been told since the last time. A displacement outweighs any number of wake-ups.
+    pub(crate) fn read(&self) -> Result<Option<Message>> {
+        let Some(fifo) = &self.fifo else { return Ok(None) };
+        let mut bytes = [0; 256];
+        let mut message = None;
+        loop {
+            match rustix::io::read(fifo, &mut bytes) {
+                Ok(0) | Err(Errno::AGAIN) => return Ok(message),
+                Ok(length) => message = message.max(parse(&bytes[..length])),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.dir.system("read", &self.path, errno)),
+            }
+        }
+    }
+
+    /// Leaves the queue. The FIFO is closed first: from then on the kernel tells the next waiter, whatever becomes of us.
+    /// The ticket goes last, because it is what others find the rest by.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        if self.fifo.take().is_none() || self.generation != self.dir.generation() {
+            return Ok(());
+        }
+        self.dir.unlink(&self.holder_path)?;
+        self.dir.unlink(&self.path)?;
+        Ok(())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Dropped on the way out of an error; what is left behind then is swept by whoever comes next.
+        let _ = self.leave();
+    }
+}
+
+impl PartialOrd for Message {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Message {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let weight = |message: &Self| match message {
+            Self::Wake => 0,
+            Self::Displaced(after) => after.saturating_add(1),
+        };
+        weight(self).cmp(&weight(other))
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Message> {
+    let mut message = None;
+    let mut rest = bytes;
+    while let [first, tail @ ..] = rest {
+        let (read, after) = match (*first, tail.split_first_chunk::<8>()) {
+            (DISPLACED, Some((seconds, after))) => (Message::Displaced(u64::from_le_bytes(*seconds)), after),
+            _ => (Message::Wake, tail),
+        };
+        message = message.max(Some(read));
+        rest = after;
+    }
+    message
+}
+
+impl Place {
+    /// Whether anybody has waited since the claim was last idle. Without a queue nobody needs to be asked.
+    pub(crate) fn has_queue(&self) -> Result<bool> {
+        self.dir.exists(&self.layout.queue)
+    }
+
+    /// The tickets in the order of service, those of the dead among them.
+    pub(crate) fn tickets(&self) -> Result<Vec<TicketName>> {
+        let mut tickets: Vec<_> = self.queue_names()?.iter().filter_map(|name| TicketName::parse(name)).collect();
+        tickets.sort_unstable_by_key(TicketName::position);
+        Ok(tickets)
+    }
+
+    fn queue_names(&self) -> Result<Vec<String>> {
+        self.dir.list(&self.layout.queue)
+    }
+
+    /// Joins the queue with a place drawn before.
+    ///
+    /// The ticket is made under a hidden name, opened, and only then gets the name that counts: a ticket in the queue has a
+    /// reader from its first instant, so one without a reader is always one whose waiter is gone. `None`: something on the
+    /// way was swept away, as may happen beside others that leave; to be tried anew, with a new place.
+    pub(crate) fn enqueue(&self, holder: &Holder, class: crate::Class, rev: Fence) -> Result<Option<Ticket>> {
+        let (pid, pid_namespace) = (self.me.process.pid, self.me.pid_namespace);
+        let name = TicketName { class, rev: rev.get(), pid, pid_namespace };
+        self.publish(holder, name)
+    }
+
+    /// Makes a ticket of that name; also when our own was taken for dead or cleaned away, to have the same place again.
+    pub(crate) fn publish(&self, holder: &Holder, name: TicketName) -> Result<Option<Ticket>> {
+        self.dir.make_folder(&self.layout.queue)?;
+        self.dir.make_folder(&self.layout.holders)?;
+        let (hidden, path) = (self.layout.hidden_ticket(&name), self.layout.ticket(&name));
+        let mode = self.dir.file_mode();
+        match rustix::fs::mknodat(&self.dir, hidden.as_str(), FileType::Fifo, mode, 0) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("make FIFO", &hidden, errno)),
+        }
+        let mut ticket = Ticket {
+            name,
+            fifo: None,
+            path: hidden.clone(),
+            holder_path: self.layout.holder(&name.holder_id()),
+            dir: self.dir.clone(),
+            generation: self.dir.generation(),
+        };
+        match rustix::fs::chmodat(&self.dir, hidden.as_str(), mode, AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("set the mode of", &hidden, errno)),
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.dir, hidden.as_str(), flags, Mode::empty()) {
+            // From here on, dropping the ticket cleans up.
+            Ok(fifo) => ticket.fifo = Some(fifo),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("open", &hidden, errno)),
+        }
+        match holder.link(&ticket.holder_path) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(crate::local::holder::cannot_link(&self.dir, &ticket.holder_path, errno)),
+        }
+        match rustix::fs::renameat(&self.dir, hidden.as_str(), &self.dir, path.as_str()) {
+            Ok(()) => ticket.path = path,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("rename", &hidden, errno)),
+        }
+        Ok(Some(ticket))
+    }
+
+    /// A waiter as it stands now; `None`, and removed, if it is gone.
+    pub(crate) fn visit(&self, name: TicketName) -> Result<Option<(Neighbour, Standing)>> {
+        let path = self.layout.ticket(&name);
+        let fifo = match rustix::fs::openat(&self.dir, path.as_str(), knock(), Mode::empty()) {
+            Ok(fifo) => fifo,
+            Err(Errno::NXIO) => {
+                self.sweep(&name, &path)?;
+                return Ok(None);
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.dir.system("open", &path, errno)),
+        };
+        if name.pid_namespace != self.me.pid_namespace {
+            return Ok(Some((Neighbour { name, fifo }, Standing::Ready)));
+        }
+        if liveness::has_gone(name.pid)? {
+            // Only its forked children still have the FIFO open.
+            self.sweep(&name, &path)?;
+            return Ok(None);
+        }
+        let stopped = procfs::stat(name.pid)?.is_some_and(procfs::Stat::is_stopped);
+        let standing = if stopped { Standing::Absent } else { Standing::Ready };
+        Ok(Some((Neighbour { name, fifo }, standing)))
+    }
+
+    /// Removes what a waiter that is gone has left. The ticket goes last: it is what the rest is found by.
+    fn sweep(&self, name: &TicketName, path: &str) -> Result<()> {
+        self.dir.unlink(&self.layout.holder(&name.holder_id()))?;
+        self.dir.unlink(path)?;
+        Ok(())
+    }
+
+    /// Removes what a waiter left that died before its ticket was in the queue.
+    fn sweep_hidden(&self, hidden: &str) -> Result<()> {
+        let Some(name) = hidden.strip_prefix('.').and_then(TicketName::parse) else { return Ok(()) };
+        let path = self.layout.hidden_ticket(&name);
+        // In this namespace the process is asked, because the FIFO of a living one may not be open yet.
+        let gone = if name.pid_namespace == self.me.pid_namespace {
+            liveness::has_gone(name.pid)?
+        } else {
+            rustix::fs::openat(&self.dir, path.as_str(), knock(), Mode::empty()).err() == Some(Errno::NXIO)
+        };
+        if gone { self.sweep(&name, &path) } else { Ok(()) }
+    }
+
+    /// Tells a waiter something. It may be gone by now, which is as good.
+    pub(crate) fn tell(&self, neighbour: &Neighbour, message: Message) -> Result<()> {
+        let mut bytes = [0; 9];
+        let bytes = match message {
+            Message::Wake => &[WAKE][..],
+            Message::Displaced(seconds) => {
+                bytes[0] = DISPLACED;
+                bytes[1..].copy_from_slice(&seconds.to_le_bytes());
+                &bytes[..]
+            }
+        };
+        match sys::write_without_sigpipe(std::os::fd::AsFd::as_fd(&neighbour.fifo), bytes) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                // EAGAIN: it is full of wake-ups already.
+                Some(Errno::PIPE | Errno::AGAIN | Errno::INTR) => Ok(()),
+                _ => Err(self.dir.system("write to", &self.layout.ticket(&neighbour.name), error)),
+            },
+        }
+    }
+
+    /// Wakes the first waiter that can take a slot. False: nobody waits.
+    pub(crate) fn wake_first(&self) -> Result<bool> {
+        let tickets = self.tickets()?;
+        let mut neighbours = Vec::new();
+        let first = rule::first_ready(self.standings(tickets.into_iter(), &mut neighbours))?;
+        if let Some(first) = first {
+            self.tell(&neighbours[first], Message::Wake)?;
+        }
+        Ok(!neighbours.is_empty())
+    }
+
+    /// How waiters stand, asked for one at a time as they are needed; those who are gone are left out. Who was met is
+    /// added to `met`, so that the index that the rule finds is an index into that.
+    pub(crate) fn standings(
+        &self,
+        tickets: impl Iterator<Item = TicketName>,
+        met: &mut Vec<Neighbour>,
+    ) -> impl Iterator<Item = Result<Standing>> {
+        tickets.filter_map(move |name| match self.visit(name) {
+            Ok(Some((neighbour, standing))) => {
+                met.push(neighbour);
+                Some(Ok(standing))
+            }
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    /// Wakes the waiter directly behind a place: whoever stood in front until that place was taken, or given up.
+    pub(crate) fn wake_behind(&self, position: Position) -> Result<()> {
+        for name in self.tickets()? {
+            if name.position() <= position {
+                continue;
+            }
+            if let Some((neighbour, Standing::Ready)) = self.visit(name)? {
+                return self.tell(&neighbour, Message::Wake);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a waiter from the queue that has been told to come back later.
+    pub(crate) fn displace(&self, name: TicketName, retry_after: u64) -> Result<()> {
+        if let Some((neighbour, _)) = self.visit(name)? {
+            self.tell(&neighbour, Message::Displaced(retry_after))?;
+            self.sweep(&name, &self.layout.ticket(&name))?;
+        }
+        Ok(())
+    }
+
+    /// After a release, or after a last waiter has left: if nobody waits and nobody holds, nothing is left behind.
+    ///
+    /// The directory goes only if it is empty (rmdir(2) sees to that), so who joins meanwhile is not lost: it finds its
+    /// directory gone before it has put anything in, and makes it again, or it keeps the directory there.
+    pub(crate) fn tidy(&self) -> Result<()> {
+        for ticket in self.tickets()? {
+            if self.visit(ticket)?.is_some() {
+                return Ok(());
+            }
+        }
+        if self.is_held()? {
+            return Ok(());
+        }
+        if !self.dir.remove_folder(&self.layout.holders)? {
+            self.sweep_holders()?;
+        }
+        if self.has_queue()? {
+            for hidden in self.queue_names()? {
+                self.sweep_hidden(&hidden)?;
+            }
+            self.dir.unlink(&self.layout.stats())?;
+            self.dir.remove_folder(&self.layout.queue)?;
+        }
+        self.dir.remove_folder(&self.layout.holders)?;
+        Ok(())
+    }
+
+    /// Removes names of records whose owners have died.
+    fn sweep_holders(&self) -> Result<()> {
+        for id in self.dir.list(&self.layout.holders)? {
+            let path = self.layout.holder(&id);
+            let opened = match Opened::at(&self.dir, &path) {
+                Ok(Some(opened)) => opened,
+                Ok(None) => continue,
+                // Not in anybody's way where it stands.
+                Err(error) if error.kind() == crate::ErrorKind::Unreadable => continue,
+                Err(error) => return Err(error),
+            };
+            if judge(&opened.record, std::os::fd::AsFd::as_fd(&opened), &self.me)? == Liveness::Dead {
+                self.dir.unlink(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a waiter is looked for: ENXIO if it is gone.
+fn knock() -> OFlags {
+    OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_displacement_is_not_lost_among_wake_ups() {
+        let mut bytes = vec![WAKE, DISPLACED];
+        bytes.extend(7_u64.to_le_bytes());
+        bytes.push(WAKE);
+        assert_eq!(parse(&bytes), Some(Message::Displaced(7)));
+        assert_eq!(parse(b"WW"), Some(Message::Wake));
+        assert_eq!(parse(b""), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Taking a slot away from a holder that is proven dead, or (by force) from a living one.
+//!
+//! Two processes that see the same dead holder must not both win. Removing the name and trying anew lets the slower one
+//! remove the name of the faster one, who holds by then. So does renaming it aside, and with three processes also
+//! putting back what was renamed wrongly. What holds is this door, in this order:
+//!
+//! 1. open the file: its inode cannot become another holder's while it is open;
+//! 2. prove the holder dead;
+//! 3. lock *that inode* with flock(2), without waiting: one process at a time goes on. The lock goes with its process, so
+//!    nobody has to clean up after one that dies here;
+//! 4. read the record again, and prove again: COMMAND may have registered since, under the same lock;
+//! 5. see that the name still is that inode: whoever had the lock before us may have removed it, and somebody else may
+//!    hold the slot by now;
+//! 6. remove the name. Then the slot is free, and is taken as any free slot is.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::Place;
+use crate::local::holder::{FileId, Opened, open, try_flock};
+use crate::local::liveness::{Liveness, judge};
+use crate::record::{LiveWords, Record, WORDS};
+use crate::sys::SharedWords;
+
+/// What stands in a slot.
+#[derive(Debug)]
+pub(crate) enum Occupant {
+    Nobody,
+    /// Somebody holds it, or it rests, or nobody can tell.
+    Holder(Box<Opened>, Liveness),
+    /// A dead holder: steps 1 and 2 are done.
+    Dead(Box<Opened>),
+}
+
+/// How reclaiming ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reclaim {
+    /// The name is gone by our doing.
+    Reclaimed,
+    /// It is gone, or it is another's, by somebody else's.
+    Gone,
+    /// Somebody else is at it this moment.
+    Busy,
+    /// It is not dead after all.
+    Alive,
+}
+
+impl Place {
+    /// Looks at who has a slot.
+    pub(crate) fn occupant(&self, slot: u32) -> Result<Occupant> {
+        let path = self.layout.slot(slot);
+        let Some(opened) = Opened::at(&self.dir, &path)? else { return Ok(Occupant::Nobody) };
+        if opened.record.body.name != self.key.name.as_bytes() || opened.record.body.max != self.key.max.get() {
+            return Err(crate::local::holder::unreadable(&self.dir, &path));
+        }
+        Ok(match judge(&opened.record, opened.as_fd(), &self.me)? {
+            Liveness::Dead => Occupant::Dead(Box::new(opened)),
+            liveness => Occupant::Holder(Box::new(opened), liveness),
+        })
+    }
+
+    /// Steps 3 to 6 for a holder that was found dead.
+    pub(crate) fn reclaim(&self, slot: u32, dead: &mut Opened) -> Result<Reclaim> {
+        let path = self.layout.slot(slot);
+        if !try_flock(&self.dir, &path, &*dead)? {
+            return Ok(Reclaim::Busy);
+        }
+        dead.read_again(&self.dir, &path)?;
+        if judge(&dead.record, dead.as_fd(), &self.me)? != Liveness::Dead {
+            return Ok(Reclaim::Alive);
+        }
+        if !self.names(&path, dead.id)? {
+            return Ok(Reclaim::Gone);
+        }
+        Ok(if self.dir.unlink(&path)? { Reclaim::Reclaimed } else { Reclaim::Gone })
+    }
+
+    /// Takes a slot away from whoever has it, living or not, if it is the one that `whose` accepts (or if its record cannot
+    /// be read, for which `whose` gets `None`). True: done.
+    ///
+    /// # Errors
+    /// Those of the system; and [`ErrorKind::System`] if whoever else is at that slot has stopped half-way.
+    pub(crate) fn force(&self, slot: u32, whose: &dyn Fn(Option<&Record>) -> bool) -> Result<bool> {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let path = self.layout.slot(slot);
+        let give_up = clock::Deadline::after(PATIENCE);
+        loop {
+            let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(false) };
+            let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
+            let id = FileId::of(&stat);
+            let record = match Opened::at(&self.dir, &path) {
+                Ok(Some(opened)) if opened.id == id => Some(opened.record),
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::Unreadable => None,
+                Err(error) => return Err(error),
+            };
+            if !whose(record.as_ref()) {
+                return Ok(false);
+            }
+            let mine = record.is_none() || self.may_unlink(slot, id, &file)?;
+            // The same door as for the dead: the lock on that inode, and the name still being that inode.
+            if mine && try_flock(&self.dir, &path, &file)? {
+                return Ok(self.names(&path, id)? && self.dir.unlink(&path)?);
+            }
+            if give_up.has_passed() {
+                let why = "its holder, or who reclaims it, has stopped half-way";
+                return Err(Error::of(ErrorKind::System, "take away", self.dir.full(&path), why));
+            }
+            clock::pause(Duration::from_millis(2));
+        }
+    }
+
+    /// A living holder must lose the right to unlink its slot before anybody else does it; a dead one has none.
+    fn may_unlink(&self, slot: u32, id: FileId, file: &OwnedFd) -> Result<bool> {
+        if matches!(self.occupant(slot)?, Occupant::Dead(dead) if dead.id == id) {
+            return Ok(true);
+        }
+        let words = SharedWords::map(file.as_fd(), WORDS)
+            .map_err(|error| self.dir.system("map", &self.layout.slot(slot), error))?;
+        Ok(LiveWords(&words).revoke())
+    }
+}

@@ -1,0 +1,181 @@
+//! The slots of one claim taken together.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::class::Class;
+use crate::error::Result;
+use crate::local::Place;
+use crate::local::holder::{FileId, Holder, Opened};
+use crate::local::link::Take;
+use crate::local::liveness::{Liveness, Watch, watch};
+use crate::local::reclaim::{Occupant, Reclaim};
+
+/// A slot that somebody has, as it was seen.
+#[derive(Debug)]
+pub(crate) struct Occupied {
+    pub(crate) slot: u32,
+    pub(crate) holder: Box<Opened>,
+    pub(crate) liveness: Liveness,
+}
+
+/// What an attempt at all slots came to.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Taken(u32),
+    /// All are taken, or about to be.
+    Occupied(Vec<Occupied>),
+    NoDirectory,
+}
+
+/// How many hold and wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occupancy {
+    /// Slots that are held, resting ones included.
+    pub held: u32,
+    /// Waiters, by class.
+    pub queued: [u32; 4],
+}
+
+impl Occupancy {
+    /// Waiters of all classes.
+    pub fn queued(&self) -> u32 {
+        self.queued.iter().sum()
+    }
+
+    /// Waiters of one class.
+    pub fn queued_of(&self, class: Class) -> u32 {
+        self.queued[usize::from(class.rank())]
+    }
+}
+
+impl Place {
+    /// Tries every slot, and those of dead holders after reclaiming them. `spread`: this host is to have one at most.
+    /// `reclaimed` hears of each holder found dead.
+    pub(crate) fn take_any(
+        &self,
+        holder: &Holder,
+        spread: bool,
+        reclaimed: &mut dyn FnMut(&Opened),
+    ) -> Result<Attempt> {
+        let max = self.key.max.get();
+        if spread {
+            // Whatever slot of this host is taken, no second one may be.
+            let others = self.occupied(1..max)?;
+            if !others.is_empty() {
+                return Ok(Attempt::Occupied(others));
+            }
+        }
+        let slots = 0..if spread { 1 } else { max };
+        for slot in slots.clone() {
+            match self.take(holder, slot)? {
+                Take::Taken => return Ok(Attempt::Taken(slot)),
+                Take::Occupied => {}
+                Take::NoDirectory => return Ok(Attempt::NoDirectory),
+            }
+        }
+        let mut occupied = Vec::new();
+        for slot in slots {
+            match self.occupant(slot)? {
+                Occupant::Holder(holder, liveness) => occupied.push(Occupied { slot, holder, liveness }),
+                Occupant::Nobody => match self.take(holder, slot)? {
+                    Take::Taken => return Ok(Attempt::Taken(slot)),
+                    Take::Occupied | Take::NoDirectory => {}
+                },
+                Occupant::Dead(mut dead) => {
+                    if self.reclaim(slot, &mut dead)? == Reclaim::Reclaimed {
+                        reclaimed(&dead);
+                    }
+                    if self.take(holder, slot)? == Take::Taken {
+                        return Ok(Attempt::Taken(slot));
+                    }
+                }
+            }
+        }
+        Ok(Attempt::Occupied(occupied))
+    }
+
+    /// The slots that somebody has. Dead holders are none.
+    pub(crate) fn occupied(&self, slots: std::ops::Range<u32>) -> Result<Vec<Occupied>> {
+        let mut occupied = Vec::new();
+        for slot in self.slots_in_use(slots)? {
+            if let Occupant::Holder(holder, liveness) = self.occupant(slot)? {
+                occupied.push(Occupied { slot, holder, liveness });
+            }
+        }
+        Ok(occupied)
+    }
+
+    /// Those of the slots that have a name. With many, the directory is listed instead of asking for each.
+    fn slots_in_use(&self, slots: std::ops::Range<u32>) -> Result<Vec<u32>> {
+        const FEW: usize = 16;
+        if slots.len() <= FEW {
+            return Ok(slots.collect());
+        }
+        let mut used: Vec<u32> = self
+            .dir
+            .list(crate::local::layout::CLAIMS)?
+            .iter()
+            .filter_map(|file| crate::local::layout::SlotName::parse(file))
+            .filter(|name| name.key == self.layout.key() && slots.contains(&name.slot))
+            .map(|name| name.slot)
+            .collect();
+        used.sort_unstable();
+        Ok(used)
+    }
+
+    /// Whether a slot can be had: it is free, or its holder is dead.
+    pub(crate) fn has_free_slot(&self, spread: bool) -> Result<bool> {
+        let held = self.occupied(0..self.key.max.get())?;
+        Ok(if spread { held.is_empty() } else { held.len() < self.key.max.get() as usize })
+    }
+
+    /// Whether anybody holds.
+    pub(crate) fn is_held(&self) -> Result<bool> {
+        Ok(!self.occupied(0..self.key.max.get())?.is_empty())
+    }
+
+    /// Counts holders and waiters as they are now.
+    pub(crate) fn occupancy(&self) -> Result<Occupancy> {
+        let held = self.occupied(0..self.key.max.get())?.len();
+        let mut occupancy = Occupancy { held: u32::try_from(held).unwrap_or(u32::MAX), ..Occupancy::default() };
+        for ticket in self.tickets()? {
+            if self.visit(ticket)?.is_some() {
+                occupancy.queued[usize::from(ticket.class.rank())] += 1;
+            }
+        }
+        Ok(occupancy)
+    }
+}
+
+/// Descriptors that tell when holders end, kept from one look to the next: by the inode of the record and the process.
+#[derive(Debug, Default)]
+pub(crate) struct Watched(Vec<(FileId, i32, OwnedFd)>);
+
+impl Watched {
+    /// Watches the processes of these holders and of no others. For who cannot be watched there is the next look.
+    pub(crate) fn follow(&mut self, occupied: &[Occupied], place: &Place) -> Result<()> {
+        /// More would tell no more: any of them that ends makes us look at all.
+        const MOST: usize = 64;
+        let mut kept = Vec::new();
+        for Occupied { holder, liveness, .. } in occupied.iter().take(MOST) {
+            let body = &holder.record.body;
+            if *liveness != Liveness::Alive || body.pid_namespace != place.me.pid_namespace {
+                continue;
+            }
+            for process in [Some(body.process), holder.record.live.command].into_iter().flatten() {
+                let known = self.0.iter().position(|(id, pid, _)| (*id, *pid) == (holder.id, process.pid));
+                if let Some(known) = known {
+                    kept.push(self.0.swap_remove(known));
+                } else if let Watch::Alive(pidfd) = watch(process, body.time_namespace == place.me.time_namespace)? {
+                    kept.push((holder.id, process.pid, pidfd));
+                }
+            }
+        }
+        self.0 = kept;
+        Ok(())
+    }
+
+    pub(crate) fn fds(&self) -> impl Iterator<Item = rustix::fd::BorrowedFd<'_>> {
+        self.0.iter().map(|(_, _, pidfd)| pidfd.as_fd())
+    }
+}
