@@ -577,8 +577,12 @@ impl Contender {
     /// Wakes the right waiter, or leaves nothing behind where nobody waits.
     fn after_release(&self, held_ns: u64) -> Result<()> {
         let queued = self.place.has_queue()?;
-        let waiters = queued && self.place.wake_first()?;
-        let in_use = waiters || (self.place.key.max.get() > 1 && self.place.is_held()?);
+        let mut waiters = queued && self.place.wake_first()?;
+        let has_more = self.place.key.max.get() > 1;
+        if has_more && self.place.reclaim_dead()? && queued {
+            waiters = self.place.wake_first()?;
+        }
+        let in_use = waiters || (has_more && self.place.is_held()?);
         if in_use {
             if !queued {
                 self.place.dir.make_folder(&self.place.layout.queue)?;

@@ -243,7 +243,7 @@ impl Args {
         if self.exec && (self.tree || self.kill_after.is_some()) {
             return Err("with --exec nobody is left for --tree or --kill-after".into());
         }
-        if (self.exec || self.tree) && mode == Mode::Master && self.exec {
+        if self.exec && mode == Mode::Master {
             return Err("with --exec nobody is left to remove the directory of --master".into());
         }
         if self.dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {

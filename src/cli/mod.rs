@@ -127,3 +127,9 @@ fn terms(args: &Args, label: Vec<u8>) -> Terms {
         look_for_rings: true,
     }
 }
+
+/// The definition of the arguments, for what is generated from it: the man page and the completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    <Args as clap::CommandFactory>::command()
+}

@@ -225,7 +225,7 @@ mod tests {
             let read = SlotName::parse(path.strip_prefix("claims/").unwrap()).unwrap();
             prop_assert_eq!(read.slot, slot % max);
             let (read, read_max) = parse_key(layout.key()).unwrap();
-            prop_assert_eq!(read.unwrap().as_bytes(), &name[..]);
+            prop_assert_eq!(read, Some(Name::new(name).unwrap()));
             prop_assert_eq!(read_max.get(), max);
         }
 

@@ -123,6 +123,17 @@ impl Place {
         Ok(used)
     }
 
+    /// Frees the slots of dead holders, which the next run might not need and so not meet. True: there were some.
+    pub(crate) fn reclaim_dead(&self) -> Result<bool> {
+        let mut freed = false;
+        for slot in self.slots_in_use(0..self.key.max.get())? {
+            if let Occupant::Dead(mut dead) = self.occupant(slot)? {
+                freed |= self.reclaim(slot, &mut dead)? == Reclaim::Reclaimed;
+            }
+        }
+        Ok(freed)
+    }
+
     /// Whether a slot can be had: it is free, or its holder is dead.
     pub(crate) fn has_free_slot(&self, spread: bool) -> Result<bool> {
         let held = self.occupied(0..self.key.max.get())?;
