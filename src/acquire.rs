@@ -194,6 +194,7 @@ impl Contender {
         anew.next().ok_or_else(|| self.place.dir.system("count in", "fence", Errno::STALE))
     }
 
+    #[cfg(feature = "cli")]
     /// The slot that process has already, if it has one.
     pub(crate) fn held_by(&self, process: ProcessId) -> Result<Option<(u32, u64)>> {
         let occupied = self.place.occupied(0..self.place.key.max.get())?;
@@ -258,7 +259,7 @@ impl Contender {
             if let Some(ticket) = &ticket
                 && let Some(Message::Displaced(retry_after)) = ticket.read()?
             {
-                return self.refuse(Refusal::Displaced { retry_after }, &[]);
+                return self.refuse(Refusal::Displaced { retry_after }, &[], Some(ticket));
             }
             let look = self.look(ticket, &mut suspicion, slept_out)?;
             let mut occupied = Vec::new();
@@ -282,17 +283,17 @@ impl Contender {
                 next_ring_check = Deadline::after(RING_CHECK_EVERY);
                 let mine = ticket.as_ref().map(|ticket| &ticket.name);
                 if let Some(hopeless) = self.place.hopeless(mine, self.terms.spread)? {
-                    return self.refuse(Refusal::Hopeless(hopeless.0), &occupied);
+                    return self.refuse(Refusal::Hopeless(hopeless.0), &occupied, ticket.as_ref());
                 }
             }
             if over {
                 let reason = if once { Refusal::Held } else { Refusal::TimedOut };
-                return self.refuse(reason, &occupied);
+                return self.refuse(reason, &occupied, ticket.as_ref());
             }
             if ticket.is_none() {
                 match self.join()? {
                     Ok(joined) => *ticket = Some(joined),
-                    Err(retry_after) => return self.refuse(Refusal::QueueFull { retry_after }, &occupied),
+                    Err(retry_after) => return self.refuse(Refusal::QueueFull { retry_after }, &occupied, None),
                 }
                 self.report(observer, Happening::Queued)?;
                 // A slot may have become free before the ticket was there for its releaser to see.
@@ -477,6 +478,8 @@ impl Contender {
         }
     }
 
+    /// Closing the descriptor lets go of the lock; should a fork by another thread have kept it open, others wait for it
+    /// in vain, and go on without after [their patience](PATIENCE).
     fn lock_queue(&self) -> Result<Option<rustix::fd::OwnedFd>> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let Place { dir, layout, .. } = &self.place;
@@ -489,11 +492,16 @@ impl Contender {
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(dir.system("open directory", &layout.queue, errno)),
             };
-            while !try_flock(dir, &layout.queue, &folder)? {
-                if give_up.has_passed() {
-                    return Ok(None);
+            loop {
+                // Kept until the descriptor is closed.
+                match try_flock(dir, &layout.queue, &folder)? {
+                    Some(locked) => {
+                        std::mem::forget(locked);
+                        break;
+                    }
+                    None if give_up.has_passed() => return Ok(None),
+                    None => clock::pause(Duration::from_millis(1)),
                 }
-                clock::pause(Duration::from_millis(1));
             }
             // The directory may have been removed, and another made, before we had the lock.
             let ours = rustix::fs::fstat(&folder).map_err(|errno| dir.system("look at", &layout.queue, errno))?;
@@ -523,7 +531,7 @@ impl Contender {
         Ok(rule::retry_after(self.place.mean_hold()?, waiters, self.place.key.max.get()))
     }
 
-    fn refuse(&self, reason: Refusal, occupied: &[Occupied]) -> Result<Ended> {
+    fn refuse(&self, reason: Refusal, occupied: &[Occupied], ticket: Option<&Ticket>) -> Result<Ended> {
         let seen;
         let occupied = if occupied.is_empty() {
             seen = self.place.occupied(0..self.place.key.max.get())?;
@@ -531,7 +539,9 @@ impl Contender {
         } else {
             occupied
         };
-        Ok(Ended::Refused(Refused { reason, holder: occupied.first().map(who), waiting: self.waiters()?.len() }))
+        let is_other = |waiter: &TicketName| ticket.is_none_or(|mine| mine.name != *waiter);
+        let waiting = self.waiters()?.into_iter().filter(is_other).count();
+        Ok(Ended::Refused(Refused { reason, holder: occupied.first().map(who), waiting }))
     }
 
     fn report_refusal(&self, refused: &Refused, had_ticket: bool, observer: &mut dyn Observer) -> Result<()> {
@@ -553,7 +563,7 @@ impl Contender {
     pub(crate) fn release(&mut self, custody: Custody, observer: &mut dyn Observer) -> Result<Release> {
         let Some(holder) = &self.holder else { return Ok(Release::WasGone) };
         let rests = holder.live().until() > clock::boot_ns();
-        let release = if rests && holder.live().begin_rest() {
+        let release = if rests && (holder.live().begin_rest() || holder.live().is_resting()) {
             // The record stays where it is, for the clock to end; the next custody needs another.
             self.holder = None;
             Release::Released
@@ -587,12 +597,10 @@ impl Contender {
             if !queued {
                 self.place.dir.make_folder(&self.place.layout.queue)?;
             }
-            self.place.remember_hold(held_ns)
-        } else if queued || !self.terms.reusable {
-            self.place.tidy()
-        } else {
-            Ok(())
+            self.place.remember_hold(held_ns)?;
         }
+        // After the last thing that was put there, or the last of several to look would not see it.
+        if queued || in_use || !self.terms.reusable { self.place.tidy() } else { Ok(()) }
     }
 
     pub(crate) fn report(&self, observer: &mut dyn Observer, what: Happening) -> Result<()> {
@@ -633,6 +641,7 @@ impl Contender {
 pub(crate) fn who(occupied: &Occupied) -> Who {
     let record = &occupied.holder.record;
     Who {
+        slot: occupied.slot,
         pid: record.body.process.pid,
         host: record.body.host.clone(),
         since: record.live.since,

@@ -26,6 +26,7 @@ pub(crate) fn as_ns(duration: Duration) -> u64 {
 }
 
 /// Unix time in microseconds as people read it, to the second.
+#[cfg(feature = "cli")]
 pub(crate) fn utc(unix_us: u64) -> String {
     let seconds = i64::try_from(unix_us / 1_000_000).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| unix_us.to_string(), |time| time.to_string())

@@ -99,6 +99,8 @@ pub struct Waiting {
 /// Who has a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
+    /// The slot it has, from 0.
+    pub slot: u32,
     /// The holder's process, in its own pid namespace.
     pub pid: i32,
     /// The host, or container, it runs on.

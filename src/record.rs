@@ -215,6 +215,7 @@ impl LiveWords<'_> {
         self.at(Word::Until).load(Ordering::SeqCst)
     }
 
+    #[cfg(feature = "cli")]
     /// The check comes last: a reader that sees it sees the rest.
     pub(crate) fn set_command(&self, command: ProcessId) {
         let pid = u64::try_from(command.pid).unwrap_or(0);
@@ -238,6 +239,12 @@ impl LiveWords<'_> {
         self.at(Word::State).load(Ordering::SeqCst) == REVOKED
     }
 
+    /// Whether it was left to the clock, by us or for us.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.at(Word::State).load(Ordering::SeqCst) == RESTING
+    }
+
+    #[cfg(feature = "cli")]
     /// Takes the right to unlink from a living holder. False: it is releasing by itself.
     pub(crate) fn revoke(&self) -> bool {
         match self.at(Word::State).compare_exchange(HELD, REVOKED, Ordering::SeqCst, Ordering::SeqCst) {

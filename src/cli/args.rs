@@ -181,7 +181,7 @@ impl Args {
         }
     }
 
-    /// Parses, and checks what the definition above cannot say. The error is for people.
+    /// Parses; [`check`](Self::check) does what the definition above cannot say.
     pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut args = match Self::try_parse_from(&words) {
             Ok(args) if args.master => Self::read_master(&words)?,
@@ -193,9 +193,6 @@ impl Args {
         if args.command.len() > 1 && args.command[0] == "--" {
             args.command.remove(0);
         }
-        args.check().map_err(|why| {
-            <Self as clap::CommandFactory>::command().error(clap::error::ErrorKind::ArgumentConflict, why)
-        })?;
         Ok(args)
     }
 
@@ -209,7 +206,8 @@ impl Args {
         Ok(args)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// What goes with what. The error is for people.
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mode = self.mode();
         let runs = matches!(mode, Mode::Run | Mode::Master);
         let has_command = !self.command.is_empty() || self.shell_line.is_some();

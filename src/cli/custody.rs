@@ -82,6 +82,12 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     };
     let mut released = 0;
     for slot in slots_on_disk(&place)? {
+        if let Some(pid) = args.pid
+            && place.lay_to_rest(slot, pid)?
+        {
+            released += 1;
+            continue;
+        }
         // Of the dead there is nothing to take away; a force removes their records all the same.
         let alive = !matches!(place.occupant(slot), Ok(crate::local::reclaim::Occupant::Dead(_)));
         if place.force(slot, &whose)? && alive {

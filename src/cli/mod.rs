@@ -37,8 +37,11 @@ pub fn main() -> i32 {
             return exit::OK;
         }
         Err(error) => {
+            // What is wrong, on one line; the rest of what clap has to say is in --help.
             let text = error.render().to_string();
-            Voice::nameless(Volume::Quiet).error(&text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            let what: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            Voice::nameless(Volume::Quiet).error(&format_args!("{} (see claim --help)", what.join(" ")));
             return exit::USAGE;
         }
     };
@@ -58,6 +61,10 @@ pub fn main() -> i32 {
         Some(name) => Voice::new(name, volume),
         None => Voice::nameless(volume),
     };
+    if let Err(why) = args.check() {
+        voice.error(&format_args!("{why} (see claim --help)"));
+        return exit::USAGE;
+    }
     let status = match (args.mode(), name) {
         (Mode::Run, Some(name)) => run::run(&args, name, &voice),
         (Mode::Acquire, Some(name)) => custody::acquire(&args, name, &voice),

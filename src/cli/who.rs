@@ -45,29 +45,57 @@ fn look(args: &Args, name: Option<&Name>) -> Result<Report> {
 fn watch(args: &Args, name: Option<&Name>) -> Result<i32> {
     const EVERY: Duration = Duration::from_millis(250);
     let signals = take_over_signals()?;
-    let terminal = std::io::stdout().is_terminal();
-    let mut shown: Option<Vec<String>> = None;
+    let mut screen = Screen { terminal: std::io::stdout().is_terminal(), shown: None };
+    let mut known: Vec<Entry> = Vec::new();
     loop {
         let report = look(args, name)?;
-        let mut lines: Vec<String> = report.entries.iter().map(|entry| line(entry, args.json)).collect();
-        if let Some(error) = &report.unreadable {
-            lines.push(format!("{error}\n"));
-        }
         if args.json {
-            // A line whenever something changes: those that were not there before.
-            let before = shown.take().unwrap_or_default();
-            print(&lines.iter().filter(|line| !before.contains(line)).cloned().collect::<String>())?;
-        } else if terminal || shown.as_ref() != Some(&lines) {
-            let clear = if terminal { "\x1b[H\x1b[2J" } else { "" };
-            let nobody = if lines.is_empty() { "nobody holds or waits\n" } else { "" };
-            print(&format!("{clear}{}{nobody}", lines.concat()))?;
+            print(&changes(&known, &report.entries))?;
+            known = report.entries;
+        } else {
+            screen.show(&report)?;
         }
-        shown = Some(lines);
         let mut reasons = Reasons::default();
         reasons.readable(signals.as_fd()).sleep(Deadline::after(EVERY))?;
         if let Some(signal) = signals.next_that_ends() {
             die_of(signal);
         }
+    }
+}
+
+/// A line for whoever has gone, has come, or stands otherwise than before.
+fn changes(before: &[Entry], now: &[Entry]) -> String {
+    let is_same = |a: &Entry, b: &Entry| (&a.key, a.pid, a.slot, a.rev) == (&b.key, b.pid, b.slot, b.rev);
+    let gone = before.iter().filter(|old| !now.iter().any(|new| is_same(old, new)));
+    let changed = now.iter().filter(|new| {
+        let old = before.iter().find(|old| is_same(old, new));
+        old.is_none_or(|old| json_line(old, state(old)) != json_line(new, state(new)))
+    });
+    gone.map(|entry| json_line(entry, "gone")).chain(changed.map(|entry| json_line(entry, state(entry)))).collect()
+}
+
+/// What is on the terminal, or was printed last.
+struct Screen {
+    terminal: bool,
+    shown: Option<String>,
+}
+
+impl Screen {
+    fn show(&mut self, report: &Report) -> Result<()> {
+        let mut text: String = report.entries.iter().map(text_line).collect();
+        if text.is_empty() {
+            text.push_str("nobody holds or waits\n");
+        }
+        if let Some(error) = &report.unreadable {
+            text.push_str(&format!("{error}\n"));
+        }
+        if self.shown.as_ref() == Some(&text) {
+            return Ok(());
+        }
+        let clear = if self.terminal { "\x1b[H\x1b[2J" } else { "" };
+        print(&format!("{clear}{text}"))?;
+        self.shown = Some(text);
+        Ok(())
     }
 }
 
@@ -79,7 +107,11 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn line(entry: &Entry, json: bool) -> String {
-    if json { json_line(entry) } else { text_line(entry) }
+    if json { json_line(entry, state(entry)) } else { text_line(entry) }
+}
+
+fn state(entry: &Entry) -> &'static str {
+    if entry.slot.is_some() { "held" } else { "waiting" }
 }
 
 /// `video-encode[2/2] HELD  node2 pid=4242 since=2026-06-12T10:15:00Z rev=8812 cmd=./encode.sh`
@@ -100,7 +132,7 @@ fn text_line(entry: &Entry) -> String {
     )
 }
 
-fn json_line(entry: &Entry) -> String {
+fn json_line(entry: &Entry, state: &str) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         name: String,
@@ -128,7 +160,7 @@ fn json_line(entry: &Entry) -> String {
         name_b64,
         max: entry.key.max.get(),
         slot: entry.slot,
-        state: if entry.slot.is_some() { "held" } else { "waiting" },
+        state,
         host: &entry.host,
         pid: entry.pid,
         command_pid: entry.command_pid,

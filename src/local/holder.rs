@@ -136,10 +136,9 @@ impl Opened {
         Ok(Some(Self { record, id: FileId::of(&stat), fd }))
     }
 
-    /// Reads it again.
-    pub(crate) fn read_again(&mut self, dir: &Directory, path: &str) -> Result<()> {
-        self.record = read(dir, path, &self.fd)?;
-        Ok(())
+    /// The record as it is now.
+    pub(crate) fn read_again(&self, dir: &Directory, path: &str) -> Result<Record> {
+        read(dir, path, &self.fd)
     }
 }
 
@@ -162,11 +161,22 @@ pub(crate) fn open(dir: &Directory, path: &str, access: OFlags) -> Result<Option
     }
 }
 
-/// Whether a flock(2) on the file could be had at once.
-pub(crate) fn try_flock(dir: &Directory, path: &str, file: impl AsFd) -> Result<bool> {
-    match rustix::io::retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
+/// A flock(2) that is held. It is given back explicitly: it belongs to the open file, of which a fork by another thread may
+/// have made a second owner that keeps it open.
+pub(crate) struct Locked<'a>(BorrowedFd<'a>);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // EINTR cannot come of unlocking, and no other error of a lock that is held.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+/// A flock(2) on the file, if it can be had at once.
+pub(crate) fn try_flock<'a>(dir: &Directory, path: &str, file: &'a impl AsFd) -> Result<Option<Locked<'a>>> {
+    match rustix::io::retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(Some(Locked(file.as_fd()))),
+        Err(Errno::WOULDBLOCK) => Ok(None),
         Err(errno) => Err(dir.system("lock", path, errno)),
     }
 }

@@ -8,6 +8,7 @@ use crate::local::procfs;
 use crate::record::ProcessId;
 
 /// proc(5) gives the initial pid namespace this inode number (PROC_PID_INIT_INO in the kernel's proc_ns.h).
+#[cfg(feature = "cli")]
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// This process, its boot and its namespaces.
@@ -35,6 +36,7 @@ impl Identity {
     }
 
     /// In a container, that is: in any pid namespace but the initial one.
+    #[cfg(feature = "cli")]
     pub(crate) fn in_container(&self) -> bool {
         self.pid_namespace != INITIAL_PID_NAMESPACE
     }

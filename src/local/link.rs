@@ -1,12 +1,12 @@
 //! Taking a slot, and giving it back: the two lines on which exclusion rests.
 
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::local::Place;
 use crate::local::holder::{FileId, Holder, cannot_link, open, try_flock};
-
-use rustix::fs::OFlags;
 
 /// How an attempt at one slot ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,15 +52,22 @@ impl Place {
                 .unlink(&path)
                 .map(|was_there| if was_there { Release::Released } else { Release::WasGone });
         }
-        if let Some(file) = open(&self.dir, &path, OFlags::RDONLY)?
-            && FileId::of(&rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?)
-                == holder.id
-            && try_flock(&self.dir, &path, &file)?
+        let Some(file) = self.open_own(&path, holder)? else { return Ok(Release::WasGone) };
+        // Busy: whoever has revoked it is about to remove it.
+        if let Some(_locked) = try_flock(&self.dir, &path, &file)?
             && self.names(&path, holder.id)?
         {
             self.dir.unlink(&path)?;
         }
         Ok(Release::WasGone)
+    }
+
+    /// Our own record by the name of its slot, if that still is what it names. A description of its own: a lock taken through
+    /// `holder`'s would belong to all who inherited that too.
+    pub(crate) fn open_own(&self, path: &str, holder: &Holder) -> Result<Option<OwnedFd>> {
+        let Some(file) = open(&self.dir, path, OFlags::RDONLY)? else { return Ok(None) };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", path, errno))?;
+        Ok((FileId::of(&stat) == holder.id).then_some(file))
     }
 
     /// Whether the path still stands for that file. To be relied on only with the lock on that file.
@@ -76,19 +83,38 @@ impl Place {
     /// right here would leave a COMMAND running without its slot.
     #[cfg(feature = "cli")]
     pub(crate) fn register(&self, holder: &Holder, slot: u32, command: crate::record::ProcessId) -> Result<bool> {
+        /// Who has the lock is taking the slot away by force, or is a cleaner of temporary files that looks at it.
+        const PATIENCE_MS: u32 = 1000;
+        self.register_within(holder, slot, command, PATIENCE_MS)
+    }
+
+    #[cfg(feature = "cli")]
+    pub(crate) fn register_within(
+        &self,
+        holder: &Holder,
+        slot: u32,
+        command: crate::record::ProcessId,
+        milliseconds: u32,
+    ) -> Result<bool> {
         let path = self.layout.slot(slot);
-        // A description of our own: a lock taken through `holder`'s would be its other owners' (our parent's) too, and
-        // would not go with us if we were killed in here.
-        let Some(file) = open(&self.dir, &path, OFlags::RDONLY)? else { return Ok(false) };
-        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
-        if FileId::of(&stat) != holder.id {
-            return Ok(false);
+        match self.open_own(&path, holder)? {
+            Some(file) => self.register_opened(&path, &file, holder, command, milliseconds),
+            None => Ok(false),
         }
-        // Who has the lock is taking the slot away by force, or is a cleaner of temporary files that looks at it.
-        const PATIENCE: u32 = 1000;
-        for _ in 0..PATIENCE {
-            if try_flock(&self.dir, &path, &file)? {
-                let ours = self.names(&path, holder.id)?;
+    }
+
+    #[cfg(feature = "cli")]
+    pub(crate) fn register_opened(
+        &self,
+        path: &str,
+        file: &OwnedFd,
+        holder: &Holder,
+        command: crate::record::ProcessId,
+        milliseconds: u32,
+    ) -> Result<bool> {
+        for _ in 0..milliseconds {
+            if let Some(_locked) = try_flock(&self.dir, path, file)? {
+                let ours = self.names(path, holder.id)?;
                 if ours {
                     holder.live().set_command(command);
                 }

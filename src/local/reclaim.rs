@@ -13,18 +13,24 @@
 //!    hold the slot by now;
 //! 6. remove the name. Then the slot is free, and is taken as any free slot is.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::AsFd;
 
-use rustix::fs::OFlags;
+#[cfg(feature = "cli")]
+use {
+    crate::clock,
+    crate::error::{Error, ErrorKind},
+    crate::local::holder::{FileId, open},
+    crate::record::{LiveWords, Record, WORDS},
+    crate::sys::SharedWords,
+    rustix::fs::OFlags,
+    std::os::fd::OwnedFd,
+    std::time::Duration,
+};
 
-use crate::clock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::local::Place;
-use crate::local::holder::{FileId, Opened, open, try_flock};
+use crate::local::holder::{Opened, try_flock};
 use crate::local::liveness::{Liveness, judge};
-use crate::record::{LiveWords, Record, WORDS};
-use crate::sys::SharedWords;
 
 /// What stands in a slot.
 #[derive(Debug)]
@@ -64,13 +70,11 @@ impl Place {
     }
 
     /// Steps 3 to 6 for a holder that was found dead.
-    pub(crate) fn reclaim(&self, slot: u32, dead: &mut Opened) -> Result<Reclaim> {
+    pub(crate) fn reclaim(&self, slot: u32, dead: &Opened) -> Result<Reclaim> {
         let path = self.layout.slot(slot);
-        if !try_flock(&self.dir, &path, &*dead)? {
-            return Ok(Reclaim::Busy);
-        }
-        dead.read_again(&self.dir, &path)?;
-        if judge(&dead.record, dead.as_fd(), &self.me)? != Liveness::Dead {
+        let Some(_locked) = try_flock(&self.dir, &path, dead)? else { return Ok(Reclaim::Busy) };
+        let again = dead.read_again(&self.dir, &path)?;
+        if judge(&again, dead.as_fd(), &self.me)? != Liveness::Dead {
             return Ok(Reclaim::Alive);
         }
         if !self.names(&path, dead.id)? {
@@ -84,6 +88,7 @@ impl Place {
     ///
     /// # Errors
     /// Those of the system; and [`ErrorKind::System`] if whoever else is at that slot has stopped half-way.
+    #[cfg(feature = "cli")]
     pub(crate) fn force(&self, slot: u32, whose: &dyn Fn(Option<&Record>) -> bool) -> Result<bool> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let path = self.layout.slot(slot);
@@ -103,7 +108,7 @@ impl Place {
             }
             let mine = record.is_none() || self.may_unlink(slot, id, &file)?;
             // The same door as for the dead: the lock on that inode, and the name still being that inode.
-            if mine && try_flock(&self.dir, &path, &file)? {
+            if mine && let Some(_locked) = try_flock(&self.dir, &path, &file)? {
                 return Ok(self.names(&path, id)? && self.dir.unlink(&path)?);
             }
             if give_up.has_passed() {
@@ -114,7 +119,23 @@ impl Place {
         }
     }
 
+    /// Leaves the slot to the clock in place of a holder that wants no more of it (`--at-least`). False: its time is over.
+    #[cfg(feature = "cli")]
+    pub(crate) fn lay_to_rest(&self, slot: u32, pid: i32) -> Result<bool> {
+        let path = self.layout.slot(slot);
+        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(false) };
+        let record = Opened::at(&self.dir, &path)?.map(|opened| opened.record);
+        let rests = record.is_some_and(|it| it.body.process.pid == pid && it.live.until > clock::boot_ns());
+        if !rests {
+            return Ok(false);
+        }
+        let words = SharedWords::map(file.as_fd(), WORDS).map_err(|error| self.dir.system("map", &path, error))?;
+        LiveWords(&words).begin_rest();
+        Ok(true)
+    }
+
     /// A living holder must lose the right to unlink its slot before anybody else does it; a dead one has none.
+    #[cfg(feature = "cli")]
     fn may_unlink(&self, slot: u32, id: FileId, file: &OwnedFd) -> Result<bool> {
         if matches!(self.occupant(slot)?, Occupant::Dead(dead) if dead.id == id) {
             return Ok(true);
@@ -124,3 +145,7 @@ impl Place {
         Ok(LiveWords(&words).revoke())
     }
 }
+
+#[cfg(all(test, feature = "cli"))]
+#[path = "reclaim_tests.rs"]
+mod tests;

@@ -81,8 +81,8 @@ impl Place {
                     Take::Taken => return Ok(Attempt::Taken(slot)),
                     Take::Occupied | Take::NoDirectory => {}
                 },
-                Occupant::Dead(mut dead) => {
-                    if self.reclaim(slot, &mut dead)? == Reclaim::Reclaimed {
+                Occupant::Dead(dead) => {
+                    if self.reclaim(slot, &dead)? == Reclaim::Reclaimed {
                         reclaimed(&dead);
                     }
                     if self.take(holder, slot)? == Take::Taken {
@@ -127,8 +127,8 @@ impl Place {
     pub(crate) fn reclaim_dead(&self) -> Result<bool> {
         let mut freed = false;
         for slot in self.slots_in_use(0..self.key.max.get())? {
-            if let Occupant::Dead(mut dead) = self.occupant(slot)? {
-                freed |= self.reclaim(slot, &mut dead)? == Reclaim::Reclaimed;
+            if let Occupant::Dead(dead) = self.occupant(slot)? {
+                freed |= self.reclaim(slot, &dead)? == Reclaim::Reclaimed;
             }
         }
         Ok(freed)
