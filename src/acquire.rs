@@ -211,9 +211,12 @@ impl Contender {
         interrupts: &mut dyn Interrupts,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        self.holder()?;
-        let began = clock::monotonic_ns();
         let mut ticket: Option<Ticket> = None;
+        match self.holder().map(drop) {
+            Err(_) if self.place.dir.is_removed()? => self.begin_anew(&mut ticket)?,
+            made => made?,
+        }
+        let began = clock::monotonic_ns();
         let ended = self.contend(&mut ticket, began, once, until, interrupts, observer);
         let had_ticket = ticket.is_some();
         if let Some(mut ticket) = ticket {

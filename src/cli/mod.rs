@@ -32,9 +32,16 @@ pub fn main() -> i32 {
     let args = match Args::read(words) {
         Ok(args) => args,
         Err(error) if !error.use_stderr() => {
-            // Help or version, asked for. If nobody reads it, nothing can be done about that.
-            let _ = write!(std::io::stdout(), "{}", error.render());
-            return exit::OK;
+            // Help or version, asked for.
+            let mut out = std::io::stdout();
+            return match write!(out, "{}", error.render()).and_then(|()| out.flush()) {
+                Ok(()) => exit::OK,
+                Err(error) => {
+                    let error = Error::system("write to", "standard output", error);
+                    Voice::nameless(Volume::Quiet).error(&error);
+                    exit::of(&error)
+                }
+            };
         }
         Err(error) => {
             // What is wrong, on one line; the rest of what clap has to say is in --help.

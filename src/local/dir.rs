@@ -112,6 +112,12 @@ impl Directory {
         Ok(dir)
     }
 
+    /// Whether somebody has removed what we have open.
+    pub(crate) fn is_removed(&self) -> Result<bool> {
+        let stat = rustix::fs::fstat(self).map_err(|errno| self.system("look at", "", errno))?;
+        Ok(stat.st_nlink == 0)
+    }
+
     /// Opens it again by its path: somebody has removed what we had open.
     pub(crate) fn reopen(&self) -> Result<Self> {
         Self::open_or_make(&self.0.path, self.0.named)

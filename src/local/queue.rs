@@ -187,17 +187,19 @@ impl Place {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.dir.system("open", &hidden, errno)),
         }
-        match holder.link(&ticket.holder_path) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(crate::local::holder::cannot_link(&self.dir, &ticket.holder_path, errno)),
-        }
         match rustix::fs::renameat(&self.dir, hidden.as_str(), &self.dir, path.as_str()) {
             Ok(()) => ticket.path = path,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.dir.system("rename", &hidden, errno)),
         }
-        Ok(Some(ticket))
+        // After the ticket, and gone before it: whoever dies in between leaves nothing that no ticket leads to.
+        loop {
+            match holder.link(&ticket.holder_path) {
+                Ok(()) | Err(Errno::EXIST) => return Ok(Some(ticket)),
+                Err(Errno::NOENT) => self.dir.make_folder(&self.layout.holders).map(drop)?,
+                Err(errno) => return Err(crate::local::holder::cannot_link(&self.dir, &ticket.holder_path, errno)),
+            }
+        }
     }
 
     /// A waiter as it stands now; `None`, and removed, if it is gone.

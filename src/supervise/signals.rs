@@ -26,8 +26,8 @@ const PASSED_ON: [Signal; 8] = [
 pub(crate) struct Signals {
     fd: SignalFd,
     before: SigSet,
-    child_was_ignored: bool,
-    pipe_was_ignored: bool,
+    /// Dispositions as we got them, for COMMAND.
+    dispositions: Vec<(Signal, bool)>,
 }
 
 /// A signal that has come.
@@ -46,10 +46,11 @@ impl Signals {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        // Where SIGCHLD is ignored, the kernel reaps children itself and nobody learns how they ended.
-        let child_was_ignored = set_ignored(Signal::SIGCHLD, false);
-        let pipe_was_ignored = set_ignored(Signal::SIGPIPE, true);
-        Ok(Self { fd, before, child_was_ignored, pipe_was_ignored })
+        // Where SIGCHLD is ignored, the kernel reaps children itself and nobody learns how they ended. The others would
+        // end us in the middle of a write; ignored, they leave it to the write to fail.
+        let dispositions = [(Signal::SIGCHLD, false), (Signal::SIGPIPE, true), (Signal::SIGXFSZ, true)]
+            .map(|(signal, ignored)| (signal, set_ignored(signal, ignored)));
+        Ok(Self { fd, before, dispositions: dispositions.to_vec() })
     }
 
     /// The next signal that has come, if one has. A signal that whoever started us wanted ignored is: blocked, it is
@@ -81,8 +82,7 @@ impl Signals {
 
     /// A program that gets signal mask and dispositions as we got them.
     pub(crate) fn program(&self, argv: Vec<CString>, env: Vec<CString>) -> Program {
-        let dispositions = vec![(Signal::SIGCHLD, self.child_was_ignored), (Signal::SIGPIPE, self.pipe_was_ignored)];
-        Program::new(argv, env, self.before, dispositions)
+        Program::new(argv, env, self.before, self.dispositions.clone())
     }
 }
 
