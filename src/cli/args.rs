@@ -8,12 +8,13 @@ use clap::{ArgAction, Parser, ValueHint};
 
 use crate::class::Class;
 use crate::cli::duration::parse as duration;
+use crate::cli::quick;
 
 /// Hold a name while a command runs: one process at a time, or N.
 ///
 /// A claim is a name that at most N holders have at once (N = 1 unless --max says otherwise) on this host. It is held
 /// until it is released, or until the process that holds it exits or dies in whatever way. Nobody cleans up after a crash.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
     name = "claim",
     bin_name = "claim",
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     pub(crate) nonblock: bool,
 
     /// The exit status when the claim was not had.
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = CONFLICT)]
     pub(crate) conflict_exit_code: u8,
 
     /// A freed slot goes to the oldest waiter of the highest class that has one.
@@ -156,6 +157,9 @@ pub(crate) struct Args {
     pub(crate) close: bool,
 }
 
+/// The exit status when the claim was not had, unless -E names another.
+const CONFLICT: u8 = 75;
+
 /// What the command line asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -182,11 +186,55 @@ impl Args {
     }
 
     /// Parses; [`check`](Self::check) does what the definition above cannot say.
-    pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
-        let mut args = match Self::try_parse_from(&words) {
-            Ok(args) if args.master => Self::read_master(&words)?,
+    pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
+        match quick::read(words) {
+            Some(args) => Ok(args),
+            None => Self::read_defined(words),
+        }
+    }
+
+    /// What a command line without any option says, but for NAME and COMMAND.
+    pub(crate) fn plain() -> Self {
+        Self {
+            name: None,
+            command: Vec::new(),
+            max: 1,
+            wait: None,
+            nonblock: false,
+            conflict_exit_code: CONFLICT,
+            class: Class::default(),
+            queue_size: None,
+            kill_after: None,
+            exec: false,
+            tree: false,
+            at_least: None,
+            label: None,
+            dir: None,
+            events: None,
+            spread: false,
+            shell_line: None,
+            verbose: false,
+            quiet: false,
+            acquire: false,
+            release: false,
+            who: false,
+            available: false,
+            check: false,
+            master: false,
+            pid: None,
+            force: false,
+            json: false,
+            watch: false,
+            exclusive: false,
+            close: false,
+        }
+    }
+
+    pub(crate) fn read_defined(words: &[OsString]) -> Result<Self, clap::Error> {
+        let mut args = match Self::try_parse_from(words) {
+            Ok(args) if args.master => Self::read_master(words)?,
             Ok(args) => args,
-            Err(error) if is_master(&words) && error.use_stderr() => Self::read_master(&words)?,
+            Err(error) if is_master(words) && error.use_stderr() => Self::read_master(words)?,
             Err(error) => return Err(error),
         };
         // `claim -- -name -- COMMAND`: the first `--` was for NAME, this one ends the options, of which there were none.

@@ -8,6 +8,7 @@ mod events;
 mod exit;
 mod master;
 mod output;
+mod quick;
 mod run;
 mod who;
 
@@ -29,7 +30,7 @@ use output::{Voice, Volume};
 pub fn main() -> i32 {
     keep_standard_numbers();
     let words: Vec<OsString> = std::env::args_os().collect();
-    let args = match Args::read(words) {
+    let args = match Args::read(&words) {
         Ok(args) => args,
         Err(error) if !error.use_stderr() => {
             // Help or version, asked for.
