@@ -67,9 +67,9 @@ impl Program {
     pub(crate) fn spawn(&self, before_exec: &mut dyn FnMut() -> bool) -> Result<Started, NotStarted> {
         let mut child =
             Child { program: self, argv: pointers(&self.argv), env: pointers(&self.env), before_exec, result: RUNNING };
-        // execvp(3) puts the arguments onto the stack once more when it falls back to /bin/sh for a script without
-        // an interpreter line.
-        let mut stack = vec![0_u128; (256 * 1024 + 16 * child.argv.len()) / size_of::<u128>()];
+        // execvp(3) needs room for a path, and puts the arguments onto the stack once more when it falls back to /bin/sh
+        // for a script without an interpreter line. Uninitialised: only what is used is to be touched.
+        let mut stack = Vec::<u128>::with_capacity((64 * 1024 + 16 * child.argv.len()) / size_of::<u128>());
         let mut pidfd: c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
         // SAFETY: the child runs `in_child` on a stack of its own, 16-byte aligned and growing down from its end;
@@ -78,7 +78,7 @@ impl Program {
         let pid = unsafe {
             libc::clone(
                 in_child,
-                stack.as_mut_ptr().add(stack.len()).cast(),
+                stack.as_mut_ptr().add(stack.capacity()).cast(),
                 flags,
                 (&raw mut child).cast(),
                 &raw mut pidfd,
