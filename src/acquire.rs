@@ -475,6 +475,8 @@ impl Contender {
         holder.live().set_queued(clock::unix_us());
         loop {
             if let Some(ticket) = self.place.enqueue(holder, class, self.number()?)? {
+                // With our ticket in the queue, nobody takes it for idle.
+                self.place.begin_history()?;
                 self.place.wake_behind(ticket.name.position())?;
                 return Ok(Ok(ticket));
             }
@@ -596,14 +598,20 @@ impl Contender {
             waiters = self.place.wake_first()?;
         }
         let in_use = waiters || (has_more && self.place.is_held()?);
-        if in_use {
-            if !queued {
+        match (in_use, queued) {
+            // Whoever waits or holds now will tidy up.
+            (true, true) => self.place.remember_hold(held_ns),
+            (true, false) => {
                 self.place.dir.make_folder(&self.place.layout.queue)?;
+                self.place.begin_history()?;
+                self.place.remember_hold(held_ns)?;
+                // The others may have gone, and looked, before that was there.
+                self.place.tidy()
             }
-            self.place.remember_hold(held_ns)?;
+            (false, true) => self.place.tidy(),
+            (false, false) if self.terms.reusable => Ok(()),
+            (false, false) => self.place.tidy(),
         }
-        // After the last thing that was put there, or the last of several to look would not see it.
-        if queued || in_use || !self.terms.reusable { self.place.tidy() } else { Ok(()) }
     }
 
     pub(crate) fn report(&self, observer: &mut dyn Observer, what: Happening) -> Result<()> {

@@ -169,16 +169,22 @@ impl Directory {
         }
     }
 
-    /// Names what is in a directory inside. A directory that is not there is empty.
+    /// Names what is in a directory inside.
     pub(crate) fn list(&self, folder: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        self.for_each(folder, |name| names.push(String::from_utf8_lossy(name).into_owned()))?;
+        Ok(names)
+    }
+
+    /// Calls for every name in a directory inside. A directory that is not there is empty.
+    pub(crate) fn for_each(&self, folder: &str, mut each: impl FnMut(&[u8])) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(self, folder, flags, Mode::empty()) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(Vec::new()),
+            Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(self.system("open directory", folder, errno)),
         };
         let mut buffer = Vec::with_capacity(16 * 1024);
-        let mut names = Vec::new();
         let mut entries = rustix::fs::RawDir::new(fd, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = match entry {
@@ -189,10 +195,10 @@ impl Directory {
             };
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                names.push(String::from_utf8_lossy(name).into_owned());
+                each(name);
             }
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Removes a name inside; true: it was there.

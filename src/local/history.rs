@@ -18,20 +18,36 @@ const WORDS: usize = LAST + 1;
 const SIZE: u64 = (WORDS * 8) as u64;
 
 impl Place {
-    /// Adds a hold time. The queue's directory must be there; if it is not, nobody wants to know.
-    pub(crate) fn remember_hold(&self, nanoseconds: u64) -> Result<()> {
+    /// Makes the place for hold times, where it is not there. Whoever does that sees to it that it is tidied away: by having a
+    /// ticket in the queue, or by tidying afterwards.
+    pub(crate) fn begin_history(&self) -> Result<()> {
         let path = self.layout.stats();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, self.dir.file_mode()) {
             Ok(file) => file,
+            // Tidied away, or cleaned, meanwhile: an estimate the less.
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(self.dir.system("open", &path, errno)),
         };
-        // Blocks before it is touched: see the counter.
+        // Blocks before it is touched: see the counter. Where that cannot be had, there is no history.
         match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP) => return Ok(()),
-            Err(errno) => return Err(self.dir.system("give a block to", &path, errno)),
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(self.dir.system("give a block to", &path, errno)),
+        }
+    }
+
+    /// Adds a hold time, if anybody wants to know.
+    pub(crate) fn remember_hold(&self, nanoseconds: u64) -> Result<()> {
+        let path = self.layout.stats();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(self.dir.system("open", &path, errno)),
+        };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
+        if u64::try_from(stat.st_size).unwrap_or(0) < SIZE {
+            return Ok(());
         }
         let words = SharedWords::map(file.as_fd(), WORDS).map_err(|e| self.dir.system("map", &path, e))?;
         let count = words[0].fetch_add(1, Ordering::Relaxed);
@@ -79,6 +95,7 @@ mod tests {
         place.remember_hold(7).unwrap();
         assert_eq!(place.mean_hold().unwrap(), None, "no queue, no history");
         place.dir.make_folder(&place.layout.queue).unwrap();
+        place.begin_history().unwrap();
         for time in 1..=30 {
             place.remember_hold(time * 100).unwrap();
         }

@@ -108,15 +108,16 @@ impl std::fmt::Display for TicketName {
 
 impl TicketName {
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        let class = Class::from_rank(u8::try_from(name.chars().next()?.to_digit(10)?).ok()?)?;
-        let mut parts = name.get(1..)?.split('-');
-        let ticket = Self {
-            class,
-            rev: parts.next()?.parse().ok()?,
-            pid: parts.next()?.parse().ok()?,
-            pid_namespace: parts.next()?.parse().ok()?,
-        };
-        (parts.next().is_none() && ticket.to_string() == name).then_some(ticket)
+        let class = Class::from_rank(name.as_bytes().first()?.checked_sub(b'0')?)?;
+        let (rev, rest) = name.get(1..)?.split_once('-')?;
+        let (pid, pid_namespace) = rest.split_once('-')?;
+        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let canonical = |text: &str| all_digits(text) && (text == "0" || !text.starts_with('0'));
+        if rev.len() != 20 || !all_digits(rev) || !canonical(pid) || !canonical(pid_namespace) {
+            return None;
+        }
+        let (rev, pid) = (rev.parse().ok()?, pid.parse().ok()?);
+        Some(Self { class, rev, pid, pid_namespace: pid_namespace.parse().ok()? })
     }
 
     /// What the waiter's record is called in `holders/KEY`.

@@ -136,13 +136,12 @@ impl Place {
 
     /// The tickets in the order of service, those of the dead among them.
     pub(crate) fn tickets(&self) -> Result<Vec<TicketName>> {
-        let mut tickets: Vec<_> = self.queue_names()?.iter().filter_map(|name| TicketName::parse(name)).collect();
+        let mut tickets = Vec::new();
+        self.dir.for_each(&self.layout.queue, |name| {
+            tickets.extend(std::str::from_utf8(name).ok().and_then(TicketName::parse));
+        })?;
         tickets.sort_unstable_by_key(TicketName::position);
         Ok(tickets)
-    }
-
-    fn queue_names(&self) -> Result<Vec<String>> {
-        self.dir.list(&self.layout.queue)
     }
 
     /// Joins the queue with a place drawn before.
@@ -335,7 +334,7 @@ impl Place {
             self.sweep_holders()?;
         }
         if self.has_queue()? {
-            for hidden in self.queue_names()? {
+            for hidden in self.dir.list(&self.layout.queue)? {
                 self.sweep_hidden(&hidden)?;
             }
             self.dir.unlink(&self.layout.stats())?;
