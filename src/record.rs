@@ -32,7 +32,7 @@ enum Word {
     Since,
     Until,
     CommandPid,
-    CommandStart,
+    CommandMark,
     CommandCheck,
     Queued,
 }
@@ -49,8 +49,8 @@ pub(crate) const RESTING: u64 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: i32,
-    /// Field 22 of /proc/PID/stat: clock ticks between boot and its start.
-    pub(crate) start: u64,
+    /// What tells it from others that have had the pid: see [`process`](crate::local::process).
+    pub(crate) mark: u64,
 }
 
 /// The part of a record that never changes.
@@ -161,11 +161,11 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record, Unreadable> {
     let command = match word(Word::CommandCheck as usize) {
         0 => None,
         check => {
-            let (pid, start) = (word(Word::CommandPid as usize), word(Word::CommandStart as usize));
-            if check != command_check(pid, start) {
+            let (pid, mark) = (word(Word::CommandPid as usize), word(Word::CommandMark as usize));
+            if check != command_check(pid, mark) {
                 return Err(Unreadable);
             }
-            Some(ProcessId { pid: i32::try_from(pid).map_err(|_| Unreadable)?, start })
+            Some(ProcessId { pid: i32::try_from(pid).map_err(|_| Unreadable)?, mark })
         }
     };
     let live = Live {
@@ -187,10 +187,10 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Never 0, which stands for "no command yet".
-fn command_check(pid: u64, start: u64) -> u64 {
+fn command_check(pid: u64, mark: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&pid.to_le_bytes());
-    bytes[8..].copy_from_slice(&start.to_le_bytes());
+    bytes[8..].copy_from_slice(&mark.to_le_bytes());
     u64::from(checksum(&bytes)) | 1 << 63
 }
 
@@ -227,8 +227,8 @@ impl LiveWords<'_> {
     pub(crate) fn set_command(&self, command: ProcessId) {
         let pid = u64::try_from(command.pid).unwrap_or(0);
         self.at(Word::CommandPid).store(pid, Ordering::SeqCst);
-        self.at(Word::CommandStart).store(command.start, Ordering::SeqCst);
-        self.at(Word::CommandCheck).store(command_check(pid, command.start), Ordering::SeqCst);
+        self.at(Word::CommandMark).store(command.mark, Ordering::SeqCst);
+        self.at(Word::CommandCheck).store(command_check(pid, command.mark), Ordering::SeqCst);
     }
 
     /// The holder is about to unlink. False: somebody has revoked it, and the slot may be another's by now.
@@ -268,7 +268,7 @@ mod tests {
 
     fn body(name: Vec<u8>, label: Vec<u8>) -> Body {
         Body {
-            process: ProcessId { pid: 4242, start: 99 },
+            process: ProcessId { pid: 4242, mark: 99 },
             boot: "b".into(),
             pid_namespace: 1,
             time_namespace: 2,
@@ -316,14 +316,14 @@ mod tests {
     fn a_command_is_seen_whole_or_not_at_all() {
         let mut bytes = encode_record(&body(b"x".to_vec(), vec![]));
         let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
-        LiveWords(&words).set_command(ProcessId { pid: 7, start: 11 });
-        for at in [Word::CommandPid, Word::CommandStart, Word::CommandCheck] {
+        LiveWords(&words).set_command(ProcessId { pid: 7, mark: 11 });
+        for at in [Word::CommandPid, Word::CommandMark, Word::CommandCheck] {
             let seen = decode_record(&bytes).map(|r| r.live.command);
             assert_eq!(seen, Ok(None));
             let value = words[at as usize].load(Ordering::SeqCst).to_le_bytes();
             bytes[at as usize * 8..at as usize * 8 + 8].copy_from_slice(&value);
         }
-        assert_eq!(decode_record(&bytes).unwrap().live.command, Some(ProcessId { pid: 7, start: 11 }));
+        assert_eq!(decode_record(&bytes).unwrap().live.command, Some(ProcessId { pid: 7, mark: 11 }));
     }
 
     #[test]

@@ -42,6 +42,7 @@ fn in_child(work: impl FnOnce() -> bool) -> bool {
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
+            // SAFETY: ends the child without running what the parent has registered for its exit.
             unsafe { libc::_exit(i32::from(!answer)) }
         }
         ForkResult::Parent { child } => matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))),
@@ -321,6 +322,7 @@ fn workers_of_a_pool_run_a_job_once() {
                     file.write_all(b"x").unwrap();
                 }
                 drop(once);
+                // SAFETY: as in `in_child`.
                 unsafe { libc::_exit(0) }
             }
             ForkResult::Parent { child } => children.push(child),

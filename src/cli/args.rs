@@ -292,6 +292,9 @@ impl Args {
         if self.exec && mode == Mode::Master {
             return Err("with --exec nobody is left to remove the directory of --master".into());
         }
+        if self.dir.is_some() && mode == Mode::Master {
+            return Err("--master makes a directory of its own: no --dir".into());
+        }
         if self.dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
             return Err("--dir is empty".into());
         }

@@ -1,7 +1,7 @@
 //! `--acquire`, `--release` and `--available`: claims without a COMMAND.
 
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::acquire::Contender;
 use crate::cli::args::Args;
@@ -12,13 +12,13 @@ use crate::cli::{directory, existing_directory, exit, key, terms};
 use crate::error::{Error, Result};
 use crate::local::Place;
 use crate::local::layout::{CLAIMS, SlotName};
-use crate::local::liveness::{Watch, watch};
-use crate::local::procfs;
+use crate::local::process;
 use crate::name::Name;
-use crate::record::{ProcessId, Record};
+use crate::record::Record;
 
 pub(crate) fn acquire(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
-    let (process, pidfd) = process(args)?;
+    let pid = args.pid.unwrap_or(0);
+    let (process, pidfd) = process::find(pid)?.ok_or_else(|| no_such_process(pid))?;
     let signals = take_over_signals()?;
     let dir = directory(args)?;
     let file = args.events.as_deref().map(events::open).transpose()?;
@@ -36,24 +36,13 @@ pub(crate) fn acquire(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
         Had::Not(refused) => Ok(not_had(args, &refused, voice)),
         Had::Custody(custody) => {
             // It may have ended while we waited for it.
-            let Watch::Alive(_) = watch(process, true)? else {
+            if process::has_ended(pidfd.as_fd())? {
                 contender.release(custody, &mut eyes)?;
                 return Err(no_such_process(process.pid));
-            };
+            }
             voice.detail(&format_args!("acquired for process {}, fence {}", process.pid, custody.fence));
             print(custody.fence.get())
         }
-    }
-}
-
-/// The process that --pid names, as it is now.
-fn process(args: &Args) -> Result<(ProcessId, OwnedFd)> {
-    let pid = args.pid.unwrap_or(0);
-    let Some(stat) = procfs::stat(pid)? else { return Err(no_such_process(pid)) };
-    let process = ProcessId { pid, start: stat.start };
-    match watch(process, true)? {
-        Watch::Alive(pidfd) => Ok((process, pidfd)),
-        Watch::Dead | Watch::Unknown => Err(no_such_process(pid)),
     }
 }
 

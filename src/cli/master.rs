@@ -14,7 +14,7 @@ pub(crate) fn master(args: &Args, voice: &Voice) -> Result<i32> {
     let dir = master.path().as_os_str().as_encoded_bytes().to_vec();
     let program = signals.program(argv(args), with_variables(&[("CLAIM_DIR", dir)]));
     let orders = Orders { tree: args.tree, kill_after: args.kill_after };
-    let ended = supervise::run(&program, orders, &signals, &mut || master.register());
+    let ended = supervise::run(&program, orders, &signals, &mut || master.register(), &mut |error| voice.error(error));
     if let Err(error) = master.remove() {
         voice.error(&error);
     }

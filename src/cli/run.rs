@@ -12,12 +12,12 @@ use crate::cli::events::{self, Eyes};
 use crate::cli::output::{Voice, holder};
 use crate::cli::{directory, duration, exit, key, terms};
 use crate::clock::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::holder::Holder;
 use crate::local::layout::{CLAIMS, SlotName, parse_key};
 use crate::local::link::Release;
-use crate::local::procfs;
+use crate::local::process;
 use crate::name::Name;
-use crate::record::ProcessId;
 use crate::supervise::signals::Signals;
 use crate::supervise::{self, End, Orders};
 use crate::sys::signals::die_of;
@@ -50,13 +50,14 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
         Some(record) if inherits => Some(record.inheritable()?),
         _ => None,
     };
+    keep_from_cleaners(&contender)?;
     if args.exec {
         let error = program.exec();
         release(&mut contender, custody, &mut eyes, voice);
         return Ok(cannot_run(&error, args, voice));
     }
     let orders = Orders { tree: args.tree, kill_after: args.kill_after };
-    let ended = supervise_registered(&contender, custody, &program, orders, &signals);
+    let ended = supervise_registered(&contender, custody, &program, orders, &signals, voice);
     drop(inherited);
     release(&mut contender, custody, &mut eyes, voice);
     status(ended?, args, voice)
@@ -194,21 +195,26 @@ pub(crate) fn with_variables(ours: &[(&str, Vec<u8>)]) -> Vec<CString> {
     kept.chain(set).map(|(name, value)| line(name, value)).collect()
 }
 
+/// Once more, now that its words have been written to for the last time but one (COMMAND's own registration).
+fn keep_from_cleaners(contender: &Contender) -> Result<()> {
+    contender.record().map_or(Ok(()), Holder::keep_from_cleaners)
+}
+
 fn supervise_registered(
     contender: &Contender,
     custody: Custody,
     program: &Program,
     orders: Orders,
     signals: &Signals,
+    voice: &Voice,
 ) -> Result<std::result::Result<End, NotStarted>> {
     let Some(record) = contender.record() else { return Ok(Err(NotStarted::Withdrawn)) };
-    supervise::run(program, orders, signals, &mut || {
+    let mut register = || {
         // In the child. Whatever fails here, COMMAND must not run unrecorded.
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let registered = procfs::own_stat()
-            .and_then(|stat| contender.place.register(record, custody.slot, ProcessId { pid, start: stat.start }));
+        let registered = process::own().and_then(|command| contender.place.register(record, custody.slot, command));
         registered.unwrap_or(false)
-    })
+    };
+    supervise::run(program, orders, signals, &mut register, &mut |error| voice.error(error))
 }
 
 /// Gives the claim back at the end of a run. A failure is said; the status stays COMMAND's.
@@ -231,6 +237,7 @@ pub(crate) fn status(ended: std::result::Result<End, NotStarted>, args: &Args, v
             }
             Ok(exit::KILLED + signal)
         }
+        Ok(End::Unseen) => Err(Error::system("learn the end of", "COMMAND", rustix::io::Errno::CHILD)),
         Err(NotStarted::Withdrawn) => {
             voice.error(&format_args!("the claim was taken away before COMMAND could start"));
             Ok(i32::from(args.conflict_exit_code))
@@ -269,7 +276,12 @@ fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> 
             dir: place.dir.clone(),
             me: place.me.clone(),
         };
-        if other.is_held()? {
+        let in_use = match other.is_held() {
+            // Somebody has it: who that is matters only to those who want it.
+            Err(error) if error.kind() == ErrorKind::Unreadable => true,
+            held => held?,
+        };
+        if in_use {
             voice.say(&format_args!(
                 "warning: also in use with a capacity of {max}, which is another claim than this one of {}",
                 place.key.max

@@ -78,15 +78,28 @@ impl Directory {
         match open(path) {
             Ok(fd) => Self::check(path, fd, named).map(Some),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(not_opened(path, errno)),
+            Err(errno) => Err(Self::refused(path, named, errno)),
         }
+    }
+
+    /// A directory that may not be entered may be one that is not to be used at all, which is the better thing to say.
+    fn refused(path: &Path, named: bool, errno: Errno) -> Error {
+        let about = rustix::fs::statat(CWD, without_trailing_slashes(path).as_path(), AtFlags::SYMLINK_NOFOLLOW);
+        if errno == Errno::ACCESS
+            && let Ok(stat) = about
+            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+            && let Ok(Some(why)) = why_unsafe(&stat, named)
+        {
+            return Error::of(ErrorKind::UnsafeDirectory, "use", path, why);
+        }
+        not_opened(path, errno)
     }
 
     fn open_or_make(path: &Path, named: bool) -> Result<Self> {
         let fd = match open(path) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => make(path)?,
-            Err(errno) => return Err(not_opened(path, errno)),
+            Err(errno) => return Err(Self::refused(path, named, errno)),
         };
         Self::check(path, fd, named)
     }
@@ -309,15 +322,20 @@ fn make(path: &Path) -> Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(cannot(errno)),
     }
-    match open(path) {
-        Ok(fd) => Ok(fd),
+    let fd = match open(path) {
+        Ok(fd) => fd,
         // A umask that takes our own rights away.
         Err(Errno::ACCESS) => {
             rustix::fs::chmodat(CWD, path, Mode::RWXU, AtFlags::empty()).map_err(cannot)?;
-            open(path).map_err(|errno| not_opened(path, errno))
+            open(path).map_err(|errno| not_opened(path, errno))?
         }
-        Err(errno) => Err(not_opened(path, errno)),
+        Err(errno) => return Err(not_opened(path, errno)),
+    };
+    let made = rustix::fs::fstat(&fd).map_err(|errno| Error::system("look at", path, errno))?;
+    if made.st_uid == rustix::process::geteuid().as_raw() && !Mode::from_raw_mode(made.st_mode).contains(Mode::RWXU) {
+        rustix::fs::fchmod(&fd, Mode::RWXU).map_err(cannot)?;
     }
+    Ok(fd)
 }
 
 /// Sorts the ways in which open(2) says no.

@@ -45,9 +45,17 @@ impl Holder {
         sys::lock(file.as_fd()).map_err(|e| dir.system("lock a record in", "", e))?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| dir.system("look at a record in", "", errno))?;
         let words = SharedWords::map(file.as_fd(), record::WORDS).map_err(|e| dir.system("map a record in", "", e))?;
+        // Written to once, so that later stores (on tmpfs) do not set the time of writing anew.
+        LiveWords(&words).prepare(0, 0);
         file.keep_from_cleaners()?;
         let (dir, generation) = (dir.clone(), dir.generation());
         Ok(Self { file, words, id: FileId::of(&stat), name: None, dir, generation })
+    }
+
+    /// See [`Fresh::keep_from_cleaners`].
+    #[cfg(feature = "cli")]
+    pub(crate) fn keep_from_cleaners(&self) -> Result<()> {
+        self.file.keep_from_cleaners()
     }
 
     pub(crate) fn live(&self) -> LiveWords<'_> {

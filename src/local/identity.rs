@@ -4,7 +4,7 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::local::procfs;
+use crate::local::{process, procfs};
 use crate::record::ProcessId;
 
 /// proc(5) gives the initial pid namespace this inode number (PROC_PID_INIT_INO in the kernel's proc_ns.h).
@@ -25,9 +25,8 @@ pub(crate) struct Identity {
 impl Identity {
     /// Asks the system. To be asked again after a fork.
     pub(crate) fn of_this_process() -> Result<Self> {
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
         Ok(Self {
-            process: ProcessId { pid, start: procfs::own_stat()?.start },
+            process: process::own()?,
             boot: boot_id()?,
             pid_namespace: namespace("/proc/self/ns/pid")?,
             time_namespace: namespace("/proc/self/ns/time")?,

@@ -2,15 +2,11 @@
 //!
 //! Only *proven* dead is ever reclaimed. The facts are gathered here; what follows from them is [`verdict`], which is pure.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, Result};
 use crate::local::identity::Identity;
-use crate::local::procfs;
+use crate::local::process::{self, Watch};
 use crate::record::{ProcessId, RESTING, Record};
 use crate::sys;
 
@@ -111,75 +107,11 @@ fn processes(record: &Record, me: &Identity) -> Result<Process> {
 }
 
 fn ask(process: ProcessId, comparable: bool) -> Result<Process> {
-    Ok(match watch(process, comparable)? {
+    Ok(match process::watch(process, comparable)? {
         Watch::Alive(_) => Process::Alive,
         Watch::Dead => Process::Dead,
         Watch::Unknown => Process::Unknown,
     })
-}
-
-/// A process to be watched.
-pub(crate) enum Watch {
-    /// The descriptor polls readable when it has ended.
-    Alive(OwnedFd),
-    Dead,
-    Unknown,
-}
-
-/// Opens a process for watching, if it is the one that is meant. `comparable`: start times mean the same to both.
-///
-/// The order matters: the pidfd pins the process, so that the start time that is read afterwards is of that process, or of
-/// none because it has gone, in which case the pidfd says so.
-pub(crate) fn watch(process: ProcessId, comparable: bool) -> Result<Watch> {
-    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(Watch::Dead) };
-    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(Errno::SRCH) => return Ok(Watch::Dead),
-        // EINVAL, in newer kernels ENOENT: the number is a thread's now, not a process's. Ours was a process, so it is
-        // gone; the start time is asked for all the same, lest a word of the kernel's is misread as a death.
-        Err(Errno::INVAL | Errno::NOENT) => {
-            return Ok(match procfs::stat(process.pid)? {
-                Some(stat) if comparable && stat.start != process.start => Watch::Dead,
-                _ => Watch::Unknown,
-            });
-        }
-        // A seccomp filter that knows nothing of pidfds.
-        Err(Errno::PERM | Errno::ACCESS) => return Ok(Watch::Unknown),
-        Err(errno) => return Err(Error::system("watch process", process.pid.to_string(), errno)),
-    };
-    if has_ended(pidfd.as_fd())? {
-        return Ok(Watch::Dead);
-    }
-    match procfs::stat(process.pid)? {
-        Some(stat) if stat.start == process.start => Ok(Watch::Alive(pidfd)),
-        Some(_) if has_ended(pidfd.as_fd())? => Ok(Watch::Dead),
-        Some(_) if comparable => Ok(Watch::Dead),
-        None if has_ended(pidfd.as_fd())? => Ok(Watch::Dead),
-        // Hidden from us (hidepid), or its start time is in another reckoning: somebody is there, who cannot be told.
-        Some(_) | None => Ok(Watch::Unknown),
-    }
-}
-
-/// Whether no process of that pid is left, whoever it was. A zombie is gone.
-pub(crate) fn has_gone(pid: i32) -> Result<bool> {
-    let Some(pid) = Pid::from_raw(pid) else { return Ok(true) };
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => has_ended(pidfd.as_fd()),
-        Err(Errno::SRCH) => Ok(true),
-        // A thread's number now, or not to be asked: not proven.
-        Err(Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::ACCESS) => Ok(false),
-        Err(errno) => Err(Error::system("watch process", pid.as_raw_nonzero().to_string(), errno)),
-    }
-}
-
-/// Whether the process of a pidfd has ended. A zombie has; a leader that left threads behind has not.
-pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match rustix::io::retry_on_intr(|| poll(&mut fds, Some(&now))) {
-        Ok(ready) => Ok(ready > 0),
-        Err(errno) => Err(Error::system("poll", "a pidfd", errno)),
-    }
 }
 
 /// File systems that another kernel may have mounted too, by the magic numbers of statfs(2) and linux/magic.h.
@@ -245,14 +177,5 @@ mod tests {
         let tree = Facts { tree: true, lock_covers: true, ..DEAD };
         assert_eq!(verdict(tree), Liveness::Dead);
         assert_eq!(verdict(Facts { locked: true, ..tree }), Liveness::Alive);
-    }
-
-    #[test]
-    fn a_process_is_the_pair_of_pid_and_start() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let start = procfs::own_stat().unwrap().start;
-        assert!(matches!(watch(ProcessId { pid, start }, true).unwrap(), Watch::Alive(_)));
-        assert!(matches!(watch(ProcessId { pid, start: start + 1 }, true).unwrap(), Watch::Dead));
-        assert!(matches!(watch(ProcessId { pid, start: start + 1 }, false).unwrap(), Watch::Unknown));
     }
 }

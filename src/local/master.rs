@@ -102,9 +102,8 @@ impl Master {
     /// In the child, before it becomes COMMAND: puts it on record, so that the directory stays as long as it lives.
     #[cfg(feature = "cli")]
     pub(crate) fn register(&self) -> bool {
-        let (Some(record), Ok(stat)) = (&self.record, crate::local::procfs::own_stat()) else { return false };
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        record.live().set_command(crate::record::ProcessId { pid, start: stat.start });
+        let (Some(record), Ok(command)) = (&self.record, crate::local::process::own()) else { return false };
+        record.live().set_command(command);
         true
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod layout;
 pub(crate) mod link;
 pub(crate) mod liveness;
 pub(crate) mod master;
+pub(crate) mod process;
 pub(crate) mod procfs;
 pub(crate) mod queue;
 pub(crate) mod reclaim;

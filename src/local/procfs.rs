@@ -27,6 +27,23 @@ impl Stat {
         matches!(self.state, b'T' | b't')
     }
 
+    /// Whether `id` is a thread of a process that has another number.
+    pub(crate) fn is_thread_of_another(self, id: i32) -> Result<bool> {
+        // A thread has a directory in /proc like a process, but only a process is listed among its own threads' leaders:
+        // "Tgid" in its status is the process.
+        let path = format!("/proc/{id}/status");
+        let mut buffer = [0; 1024];
+        match read_start(&path, &mut buffer) {
+            Ok(text) => {
+                let text = String::from_utf8_lossy(text);
+                let leader = text.lines().find_map(|line| line.strip_prefix("Tgid:")).map(str::trim);
+                Ok(leader.is_some_and(|leader| leader != id.to_string()))
+            }
+            Err(Errno::NOENT | Errno::SRCH) => Ok(false),
+            Err(errno) => Err(Error::system("read", path, errno)),
+        }
+    }
+
     fn parse(text: &[u8]) -> Option<Self> {
         // The second field is the name in parentheses, with anything in it: the last `)` ends it.
         let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
@@ -40,9 +57,26 @@ impl Stat {
     }
 }
 
-/// /proc/PID/stat. `None`: no such process, or none that may be seen (hidepid).
+/// /proc/PID/stat. `None`: no such process, none that may be seen (hidepid), or nobody can tell because /proc is not ours.
 pub(crate) fn stat(pid: i32) -> Result<Option<Stat>> {
+    if !is_ours()? {
+        return Ok(None);
+    }
     read_stat(&format!("/proc/{pid}/stat"))
+}
+
+/// Whether the numbers in /proc are those of our pid namespace. A namespace that was made without mounting a /proc of its own
+/// sees that of another, in which its pids are other processes.
+pub(crate) fn is_ours() -> Result<bool> {
+    let path = "/proc/self";
+    let mut buffer = [0; 16];
+    match rustix::fs::readlinkat_raw(CWD, path, &mut buffer[..]) {
+        Ok(length) => {
+            let shown = std::str::from_utf8(&buffer[..length]).ok().and_then(|pid| pid.parse().ok());
+            Ok(shown == Some(rustix::process::getpid().as_raw_nonzero().get()))
+        }
+        Err(errno) => Err(Error::system("read", path, errno)),
+    }
 }
 
 /// The same of this process; in a vforked child, of the child.
@@ -75,7 +109,10 @@ pub(crate) fn read_start(path: impl AsRef<Path>, buffer: &mut [u8]) -> std::resu
 pub(crate) fn ancestors(of: i32) -> Result<Vec<i32>> {
     let mut line = Vec::new();
     let mut at = of;
-    while let Some(stat) = stat(at)? {
+    if !is_ours()? {
+        return Ok(line);
+    }
+    while let Some(stat) = read_stat(&format!("/proc/{at}/stat"))? {
         // A pid that was used again while we looked could lead back down: no line of descent has a loop.
         if stat.parent <= 0 || stat.parent == of || line.contains(&stat.parent) {
             break;

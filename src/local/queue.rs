@@ -16,8 +16,8 @@ use crate::local::Place;
 use crate::local::dir::Directory;
 use crate::local::holder::{Holder, Opened};
 use crate::local::layout::TicketName;
-use crate::local::liveness::{self, Liveness, judge};
-use crate::local::procfs;
+use crate::local::liveness::{Liveness, judge};
+use crate::local::{process, procfs};
 use crate::rule::{self, Position, Standing};
 use crate::sys;
 
@@ -216,7 +216,7 @@ impl Place {
         if name.pid_namespace != self.me.pid_namespace {
             return Ok(Some((Neighbour { name, fifo }, Standing::Ready)));
         }
-        if liveness::has_gone(name.pid)? {
+        if process::has_gone(name.pid)? {
             // Only its forked children still have the FIFO open.
             self.sweep(&name, &path)?;
             return Ok(None);
@@ -239,7 +239,7 @@ impl Place {
         let path = self.layout.hidden_ticket(&name);
         // In this namespace the process is asked, because the FIFO of a living one may not be open yet.
         let gone = if name.pid_namespace == self.me.pid_namespace {
-            liveness::has_gone(name.pid)?
+            process::has_gone(name.pid)?
         } else {
             rustix::fs::openat(&self.dir, path.as_str(), knock(), Mode::empty()).err() == Some(Errno::NXIO)
         };

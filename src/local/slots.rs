@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::local::Place;
 use crate::local::holder::{FileId, Holder, Opened};
 use crate::local::link::Take;
-use crate::local::liveness::{Liveness, Watch, watch};
+use crate::local::liveness::Liveness;
+use crate::local::process::{Watch, watch};
 use crate::local::reclaim::{Occupant, Reclaim};
 
 /// A slot that somebody has, as it was seen.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
-use crate::clock::Deadline;
+use crate::clock::{self, Deadline};
 use crate::error::{Error, Result};
 use crate::local::procfs;
 use crate::local::wait::Reasons;
@@ -26,6 +26,8 @@ pub(crate) enum End {
         signal: i32,
         by_terminal: bool,
     },
+    /// In a way that the system did not tell.
+    Unseen,
 }
 
 /// What is asked of a supervisor.
@@ -43,6 +45,7 @@ pub(crate) fn run(
     orders: Orders,
     signals: &Signals,
     register: &mut dyn FnMut() -> bool,
+    complain: &mut dyn FnMut(&Error),
 ) -> Result<std::result::Result<End, NotStarted>> {
     if orders.tree {
         adopt_orphans().map_err(|error| Error::system("adopt the orphans of", "COMMAND", error))?;
@@ -51,7 +54,7 @@ pub(crate) fn run(
         Ok(started) => started,
         Err(not_started) => return Ok(Err(not_started)),
     };
-    Watch {
+    let mut watch = Watch {
         started,
         orders,
         signals,
@@ -59,9 +62,21 @@ pub(crate) fn run(
         kill_at: Deadline::NEVER,
         look_at_stop: Deadline::NEVER,
         interrupt: None,
+    };
+    // Whatever goes wrong from here on, COMMAND runs, and while it does the claim must not be given back.
+    let mut complained = false;
+    loop {
+        match watch.step() {
+            Ok(Some(end)) => return Ok(Ok(end)),
+            Ok(None) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut complained, true) {
+                    complain(&error);
+                }
+                clock::pause(Duration::from_millis(20));
+            }
+        }
     }
-    .until_the_end()
-    .map(Ok)
 }
 
 /// A COMMAND under supervision.
@@ -78,31 +93,31 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn until_the_end(mut self) -> Result<End> {
-        loop {
-            self.reap()?;
-            if let Some(end) = self.end
-                && (!self.orders.tree || !self.has_children()?)
-            {
-                return Ok(end);
-            }
-            let mut reasons = Reasons::default();
-            reasons.readable(self.signals.as_fd());
-            if self.end.is_none() {
-                reasons.readable(self.started.pidfd.as_fd());
-            }
-            reasons.sleep(self.kill_at.or_sooner(self.look_at_stop))?;
-            while let Some(delivered) = self.signals.next() {
-                self.pass_on(delivered)?;
-            }
-            if self.kill_at.has_passed() {
-                self.kill()?;
-            }
-            if self.look_at_stop.has_passed() {
-                self.look_at_stop = Deadline::NEVER;
-                self.stop_too()?;
-            }
+    /// Sleeps until something happens, and deals with it; `Some`: it was the end.
+    fn step(&mut self) -> Result<Option<End>> {
+        self.reap()?;
+        if let Some(end) = self.end
+            && (!self.orders.tree || !self.has_children()?)
+        {
+            return Ok(Some(end));
         }
+        let mut reasons = Reasons::default();
+        reasons.readable(self.signals.as_fd());
+        if self.end.is_none() {
+            reasons.readable(self.started.pidfd.as_fd());
+        }
+        reasons.sleep(self.kill_at.or_sooner(self.look_at_stop))?;
+        while let Some(delivered) = self.signals.next() {
+            self.pass_on(delivered)?;
+        }
+        if self.kill_at.has_passed() {
+            self.kill()?;
+        }
+        if self.look_at_stop.has_passed() {
+            self.look_at_stop = Deadline::NEVER;
+            self.stop_too()?;
+        }
+        Ok(None)
     }
 
     /// Takes note of children that have ended, COMMAND among them, and of COMMAND stopping.
@@ -111,8 +126,12 @@ impl Watch<'_> {
         if self.end.is_none() {
             let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let pidfd = WaitId::PidFd(self.started.pidfd.as_fd());
-            if let Some(status) = rustix::io::retry_on_intr(|| waitid(pidfd.clone(), options)).map_err(cannot)? {
-                self.note(&status);
+            match rustix::io::retry_on_intr(|| waitid(pidfd.clone(), options)) {
+                Ok(Some(status)) => self.note(&status),
+                Ok(None) => {}
+                // Somebody has changed what SIGCHLD does, and the kernel has reaped it.
+                Err(rustix::io::Errno::CHILD) => self.end = Some(End::Unseen),
+                Err(errno) => return Err(cannot(errno)),
             }
         }
         while self.orders.tree && self.end.is_some() {
@@ -187,7 +206,11 @@ impl Watch<'_> {
         if self.orders.tree {
             // Again until none is left, because somebody may be forking.
             self.kill_at = Deadline::after(Duration::from_millis(20));
-            return tree::signal_all(rustix::process::Signal::KILL);
+            if let Err(error) = tree::signal_all(rustix::process::Signal::KILL) {
+                self.send(Signal::SIGKILL)?;
+                return Err(error);
+            }
+            return Ok(());
         }
         self.kill_at = Deadline::NEVER;
         self.send(Signal::SIGKILL)

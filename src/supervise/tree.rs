@@ -16,6 +16,10 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
 /// Sends a signal to all descendants of this process. Some may be forking meanwhile: to end them all, repeat until none is
 /// left.
 pub(crate) fn signal_all(signal: Signal) -> crate::Result<()> {
+    if !procfs::is_ours()? {
+        let why = "it is of another pid namespace";
+        return Err(crate::Error::of(crate::ErrorKind::System, "find what COMMAND started in", "/proc", why));
+    }
     let me = rustix::process::getpid().as_raw_nonzero().get();
     for pid in descendants(me)? {
         let Some(raw) = Pid::from_raw(pid) else { continue };
