@@ -21,6 +21,7 @@ use crate::cli::quick;
     version,
     max_term_width = 100,
     disable_help_subcommand = true,
+    args_override_self = true,
     override_usage = "claim [OPTIONS] NAME [--] COMMAND [ARG...]\n       \
                       claim [OPTIONS] NAME -c 'SHELL LINE'\n       \
                       claim --acquire NAME --pid PID\n       \
