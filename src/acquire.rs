@@ -129,6 +129,8 @@ struct Look {
     behind: Option<Neighbour>,
     /// Waiters before us, by their tickets.
     before: usize,
+    /// Our ticket was taken out of the queue: when to come back, in seconds.
+    displaced: Option<u64>,
 }
 
 /// Waiters who stood first beside a free slot when we looked, and those who still did a good while later: whatever holds them
@@ -259,12 +261,10 @@ impl Contender {
         let mut next_report = Deadline::after(Duration::ZERO);
         let mut slept_out = false;
         loop {
-            if let Some(ticket) = &ticket
-                && let Some(Message::Displaced(retry_after)) = ticket.read()?
-            {
-                return self.refuse(Refusal::Displaced { retry_after }, &[], Some(ticket));
-            }
             let look = self.look(ticket, &mut suspicion, slept_out)?;
+            if let Some(retry_after) = look.displaced {
+                return self.refuse(Refusal::Displaced { retry_after }, &[], ticket.as_ref());
+            }
             let mut occupied = Vec::new();
             if look.turn == Turn::Mine {
                 match self.try_slots(observer)? {
@@ -346,16 +346,21 @@ impl Contender {
 
     /// Whose turn it is, as far as the queue shows.
     fn look(&self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, slept_out: bool) -> Result<Look> {
-        let first = Look { turn: Turn::Mine, behind: None, before: 0 };
+        let first = Look { turn: Turn::Mine, behind: None, before: 0, displaced: None };
         if ticket.is_none() && !self.place.has_queue()? {
             return Ok(first);
         }
         let tickets = self.place.tickets()?;
-        if let Some(mine) = ticket
-            && !tickets.contains(&mine.name)
-        {
-            self.come_back(mine)?;
-            return self.look(ticket, suspicion, slept_out);
+        if let Some(mine) = ticket {
+            // After listing: who displaces us says so before the ticket goes, so one that is not there any more and
+            // about which nothing was said was lost in another way.
+            if let Some(Message::Displaced(retry_after)) = mine.read()? {
+                return Ok(Look { displaced: Some(retry_after), ..first });
+            }
+            if !tickets.contains(&mine.name) {
+                self.come_back(mine)?;
+                return self.look(ticket, suspicion, slept_out);
+            }
         }
         let me = match &ticket {
             Some(ticket) => Asker::Waiter(ticket.name.position()),
@@ -383,7 +388,7 @@ impl Contender {
                 suspicion.suspect = Some(rev);
             }
         }
-        Ok(Look { turn, behind: Some(neighbour), before })
+        Ok(Look { turn, behind: Some(neighbour), before, displaced: None })
     }
 
     /// Our ticket is not where it was: taken for dead, or cleaned away. The place is still ours.
@@ -665,3 +670,7 @@ pub(crate) fn who(occupied: &Occupied) -> Who {
         },
     }
 }
+
+#[cfg(all(test, feature = "cli"))]
+#[path = "acquire_tests.rs"]
+mod tests;

@@ -1,0 +1,88 @@
+//! What can happen to a contender between two of its steps.
+
+use super::*;
+use crate::name::{Capacity, Name};
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn wants_events(&self) -> bool {
+        false
+    }
+}
+
+fn contender(dir: &Directory) -> Contender {
+    let terms = Terms {
+        class: Class::Low,
+        queue_size: None,
+        at_least: Duration::ZERO,
+        spread: false,
+        label: vec![],
+        on_behalf_of: None,
+        lock_covers: true,
+        tree: false,
+        reusable: true,
+        look_for_rings: false,
+    };
+    let key = Key { name: Name::new("x").unwrap(), max: Capacity::ONE };
+    Contender::new(dir.clone(), key, terms).unwrap()
+}
+
+fn scene() -> (tempfile::TempDir, Directory) {
+    let at = tempfile::tempdir().unwrap();
+    let dir = Directory::at(at.path()).unwrap();
+    (at, dir)
+}
+
+#[test]
+fn a_displacement_between_two_looks_is_not_taken_for_a_lost_ticket() {
+    let (_at, dir) = scene();
+    let mut waiter = contender(&dir);
+    let ticket = waiter.join().unwrap().unwrap();
+    waiter.place.displace(ticket.name, 7).unwrap();
+    let mut ticket = Some(ticket);
+    let look = waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+    assert_eq!(look.displaced, Some(7));
+    assert_eq!(waiter.place.tickets().unwrap(), []);
+}
+
+#[test]
+fn a_ticket_that_was_cleaned_away_comes_back_to_its_place() {
+    let (_at, dir) = scene();
+    let mut waiter = contender(&dir);
+    let mut ticket = Some(waiter.join().unwrap().unwrap());
+    let name = ticket.as_ref().unwrap().name;
+    std::fs::remove_dir_all(dir.full(&waiter.place.layout.queue)).unwrap();
+    let look = waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+    assert_eq!((look.turn, look.displaced), (Turn::Mine, None));
+    assert_eq!(waiter.place.tickets().unwrap(), [name]);
+}
+
+#[test]
+fn who_is_forced_out_before_it_has_its_number_is_told_none() {
+    let (_at, dir) = scene();
+    let mut first = contender(&dir);
+    let Attempt::Taken(slot) = first.try_slots(&mut Nobody).unwrap() else { panic!("not taken") };
+    assert!(first.place.force(slot, &|_| true).unwrap());
+    let mut second = contender(&dir);
+    let Attempt::Taken(slot) = second.try_slots(&mut Nobody).unwrap() else { panic!("not taken") };
+    let fence = second.take_custody(slot).unwrap().unwrap().fence;
+    assert!(first.take_custody(slot).unwrap().is_none());
+    assert!(second.place.is_held().unwrap(), "the slot of the second is not the first's to give back");
+    assert!(second.number().unwrap() > fence);
+}
+
+#[test]
+fn a_waiter_that_does_not_move_beside_a_free_slot_is_passed_over_after_two_sleeps() {
+    let (_at, dir) = scene();
+    let (mut stuck, mut next) = (contender(&dir), contender(&dir));
+    let _before = stuck.join().unwrap().unwrap();
+    let mut ticket = Some(next.join().unwrap().unwrap());
+    let mut suspicion = Suspicion::default();
+    // Woken, it looks and waits; only a whole sleep counts.
+    for _ in 0..3 {
+        assert!(matches!(next.look(&mut ticket, &mut suspicion, false).unwrap().turn, Turn::Behind(_)));
+    }
+    assert!(matches!(next.look(&mut ticket, &mut suspicion, true).unwrap().turn, Turn::Behind(_)));
+    assert_eq!(next.look(&mut ticket, &mut suspicion, true).unwrap().turn, Turn::Mine);
+}
