@@ -76,13 +76,13 @@ impl Place {
 
     /// Whether `key` is one of those before me.
     #[cfg(test)]
-    pub fn is_ahead(&self, key: &[u8]) -> bool {
+    pub(super) fn is_ahead(&self, key: &[u8]) -> bool {
         self.ahead.iter().any(|ahead| ahead == key)
     }
 
     /// How many of those before me have to end until I hold.
     #[cfg(test)]
-    pub fn ends_needed(&self) -> usize {
+    pub(super) fn ends_needed(&self) -> usize {
         (self.ahead.len() + 1).saturating_sub(self.max)
     }
 }

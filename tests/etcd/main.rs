@@ -1,6 +1,10 @@
 //! Claims across hosts, against real etcd processes.
 
 mod access;
+mod cli_look;
+mod cli_loss;
+mod cli_order;
+mod cli_run;
 mod cluster;
 mod faults;
 mod one;

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// One member of a cluster.
-pub struct Node {
+pub(crate) struct Node {
     name: String,
     pub client: u16,
     peer: u16,
@@ -18,26 +18,26 @@ pub struct Node {
 }
 
 /// One or more members.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub nodes: Vec<Node>,
     scheme: &'static str,
 }
 
 /// A port that was free a moment ago.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Cluster {
-    pub fn one() -> Cluster {
+    pub(crate) fn one() -> Cluster {
         Cluster::start(1, "http", &[])
     }
 
-    pub fn three() -> Cluster {
+    pub(crate) fn three() -> Cluster {
         Cluster::start(3, "http", &[])
     }
 
-    pub fn start(count: usize, scheme: &'static str, extra: &[String]) -> Cluster {
+    pub(crate) fn start(count: usize, scheme: &'static str, extra: &[String]) -> Cluster {
         let mut nodes: Vec<Node> = (0..count)
             .map(|index| Node {
                 name: format!("n{index}"),
@@ -59,13 +59,13 @@ impl Cluster {
         Cluster { nodes, scheme }
     }
 
-    pub fn endpoints(&self) -> String {
+    pub(crate) fn endpoints(&self) -> String {
         let all: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client)).collect();
         all.join(",")
     }
 
     /// Runs etcdctl against all members.
-    pub fn ctl(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> Output {
         let endpoints: Vec<_> =
             self.nodes.iter().map(|node| format!("{}://127.0.0.1:{}", self.scheme, node.client)).collect();
         Command::new("etcdctl")
@@ -77,14 +77,14 @@ impl Cluster {
     }
 
     /// Runs etcdctl, which has to succeed.
-    pub fn ctl_ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ctl_ok(&self, arguments: &[&str]) -> String {
         let output = self.ctl(arguments);
         assert!(output.status.success(), "etcdctl {arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// The index of the leader, once there is one that all living members agree on.
-    pub fn leader(&self) -> usize {
+    pub(crate) fn leader(&self) -> usize {
         let mut found = None;
         super::until("a leader", || {
             let status = self.ctl(&["endpoint", "status", "-w", "fields"]);
@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// The current revision of the store.
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         let text = self.ctl_ok(&["get", "nothing", "-w", "fields"]);
         let line = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap();
         line.parse().unwrap()
@@ -114,7 +114,7 @@ impl Cluster {
 }
 
 impl Node {
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
         // With the death of the test goes its etcd.
         let child = Command::new("setpriv")
@@ -135,7 +135,7 @@ impl Node {
         self.child = Some(child);
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("127.0.0.1:{}", self.client)
     }
 
@@ -144,15 +144,15 @@ impl Node {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    pub fn pause(&self) {
+    pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();

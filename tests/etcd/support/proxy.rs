@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     Pass,
     /// Takes bytes and connections and passes nothing on, until it passes again.
     Stall,
@@ -29,13 +29,13 @@ struct Shared {
     bytes: AtomicUsize,
 }
 
-pub struct Proxy {
+pub(crate) struct Proxy {
     shared: Arc<Shared>,
     port: u16,
 }
 
 impl Proxy {
-    pub fn new(target: &str) -> Proxy {
+    pub(crate) fn new(target: &str) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
@@ -55,11 +55,11 @@ impl Proxy {
         Proxy { shared, port }
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         *self.shared.mode.lock().unwrap() = mode;
         self.shared.changed.notify_all();
         if matches!(mode, Mode::Cut | Mode::Reset) {
@@ -70,12 +70,12 @@ impl Proxy {
     }
 
     /// How many connections were made.
-    pub fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// How many bytes came in, from either side.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.shared.bytes.load(Ordering::SeqCst)
     }
 }
