@@ -76,9 +76,10 @@ pub fn main() -> i32 {
         return exit::USAGE;
     }
     #[cfg(feature = "etcd")]
-    match cluster::Cluster::asked_for(&args) {
+    match cluster::Cluster::asked_for(&args, &voice) {
         Ok(None) => {}
-        asked => return status(asked.and_then(|cluster| cluster::main(&args, cluster, name, &voice)), &voice),
+        Ok(Some(cluster)) => return status(cluster::main(&args, &cluster, name, &voice), &voice),
+        Err(error) => return status(Err(error), &voice),
     }
     #[cfg(not(feature = "etcd"))]
     if std::env::var_os("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty()) {

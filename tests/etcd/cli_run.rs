@@ -87,6 +87,7 @@ fn only_the_switch_switches() {
     let local =
         host.bare(&["--dir", dir, "--endpoints", "127.0.0.1:1", "job", "-c", "echo $CLAIM_BACKEND"]).output().unwrap();
     assert_eq!(text(&local.stdout), "local\n");
+    assert!(text(&local.stderr).contains("--endpoints changes nothing"), "{local:?}");
     let cluster = Cluster::one();
     let mut by_env = host.bare(&["--dir", dir, "job", "-c", "echo $CLAIM_BACKEND"]);
     assert_eq!(text(&by_env.env("CLAIM_ETCD", cluster.endpoints()).output().unwrap().stdout), "etcd\n");

@@ -10,7 +10,6 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::args::{Args, Mode};
 use crate::cli::output::Voice;
-use crate::cli::{check, master};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{self, Config, Options};
 use crate::local::dir::Directory;
@@ -33,12 +32,15 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// `None`: the claim is one on this host.
-    pub(crate) fn asked_for(args: &Args) -> Result<Option<Self>> {
+    pub(crate) fn asked_for(args: &Args, voice: &Voice) -> Result<Option<Self>> {
         let options = &args.etcd;
         let env = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let in_env = env("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty());
         // Neither talks to etcd, and --check runs where the variable may be set for a COMMAND.
         if (options.etcd.is_none() && !in_env) || matches!(args.mode(), Mode::Check | Mode::Master) {
+            if options.endpoints.is_some() && !in_env {
+                voice.say(&"warning: --endpoints changes nothing without --etcd: this claim is one on this host");
+            }
             return Ok(None);
         }
         if args.exec {
@@ -91,17 +93,14 @@ impl Cluster {
 }
 
 /// The program, across hosts.
-pub(crate) fn main(args: &Args, cluster: Option<Cluster>, name: Option<Name>, voice: &Voice) -> Result<i32> {
-    let Some(cluster) = cluster else { return Err(Error::usage("no cluster")) };
+pub(crate) fn main(args: &Args, cluster: &Cluster, name: Option<Name>, voice: &Voice) -> Result<i32> {
     match (args.mode(), name) {
-        (Mode::Run, Some(name)) => run::run(args, &cluster, name, voice),
-        (Mode::Release, Some(name)) => look::force(args, &cluster, &name, voice),
-        (Mode::Available, Some(name)) => look::available(args, &cluster, &name),
-        (Mode::Who, name) => look::who(args, &cluster, name.as_ref(), voice),
-        (Mode::Check, name) => check::check(args, name.as_ref()),
-        (Mode::Master, _) => master::master(args, voice),
-        (Mode::Acquire, _) => Err(Error::usage("--acquire works on one host only")),
-        (_, None) => Err(Error::usage("a NAME is needed")),
+        (Mode::Run, Some(name)) => run::run(args, cluster, name, voice),
+        (Mode::Release, Some(name)) => look::force(args, cluster, &name, voice),
+        (Mode::Available, Some(name)) => look::available(args, cluster, &name),
+        (Mode::Who, name) => look::who(args, cluster, name.as_ref(), voice),
+        // Refused, or seen to be no business of etcd's, before it came to this.
+        (Mode::Acquire | Mode::Check | Mode::Master, _) | (_, None) => Err(Error::usage("nothing to do across hosts")),
     }
 }
 

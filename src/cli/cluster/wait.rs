@@ -65,7 +65,7 @@ impl Wait<'_> {
                         seen = Some((contenders, ahead));
                     }
                     Event::Requeued(loss) => {
-                        self.voice.say(&format_args!("lost the place in the queue ({loss}); waiting again"));
+                        self.voice.detail(&format_args!("lost the place in the queue ({loss}); waiting again"));
                     }
                     Event::Released(Err(error)) => return Err(failure(error)),
                     Event::Waiting { .. } | Event::Lost(_) | Event::Released(Ok(())) => {}
