@@ -13,7 +13,7 @@ use rustix::process::{Signal as RawSignal, WaitOptions, pidfd_send_signal};
 
 use crate::clock::{self, Deadline, as_ns};
 use crate::error::{Error, Result};
-use crate::local::liveness::has_ended;
+use crate::local::process::has_ended;
 use crate::local::procfs;
 use crate::local::wait::Reasons;
 use crate::supervise::alarm::Alarm;
@@ -193,7 +193,11 @@ impl Kept<'_> {
             let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some(some)) => some,
                 Ok(None) => return Ok(false),
-                Err(rustix::io::Errno::CHILD) => return Ok(true),
+                Err(rustix::io::Errno::CHILD) => {
+                    // Were SIGCHLD not as it should be, the kernel would have reaped COMMAND.
+                    self.end.get_or_insert(End::Unseen);
+                    return Ok(true);
+                }
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(Error::system("wait for", "COMMAND", errno)),
             };

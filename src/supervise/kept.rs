@@ -8,7 +8,7 @@ use rustix::process::{PidfdFlags, Signal as RawSignal, WaitOptions, pidfd_open, 
 
 use crate::clock::{self, Deadline, as_ns};
 use crate::error::{Error, Result};
-use crate::local::liveness::has_ended;
+use crate::local::process::has_ended;
 use crate::local::wait::Reasons;
 use crate::supervise::keeper::{Duties, Keeper, Work};
 use crate::supervise::link::{Facts, Holding, Order, Report, SessionsEnd, link};

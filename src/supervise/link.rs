@@ -98,6 +98,7 @@ const ENDED: u64 = 5;
 const KILLED: u64 = 1 << 32;
 const BY_TERMINAL: u64 = 1 << 33;
 const WAS_LOST: u64 = 1 << 34;
+const UNSEEN: u64 = 1 << 35;
 
 impl Report {
     fn encode(&self) -> (u64, u64) {
@@ -114,6 +115,7 @@ impl Report {
                     End::Killed { signal, by_terminal } => {
                         low(signal) | KILLED | if by_terminal { BY_TERMINAL } else { 0 }
                     }
+                    End::Unseen => UNSEEN,
                 };
                 (ENDED, end | if *lost { WAS_LOST } else { 0 })
             }
@@ -129,9 +131,10 @@ impl Report {
             NO_PROCESS => Self::NotStarted(NotStarted::NoProcess(error())),
             NO_EXEC => Self::NotStarted(NotStarted::NoExec(error())),
             ENDED => {
-                let end = match value & KILLED {
-                    0 => End::Exited(low),
-                    _ => End::Killed { signal: low, by_terminal: value & BY_TERMINAL != 0 },
+                let end = match value {
+                    _ if value & UNSEEN != 0 => End::Unseen,
+                    _ if value & KILLED != 0 => End::Killed { signal: low, by_terminal: value & BY_TERMINAL != 0 },
+                    _ => End::Exited(low),
                 };
                 Self::Ended { end, lost: value & WAS_LOST != 0 }
             }
@@ -235,6 +238,7 @@ mod tests {
             End::Exited(255),
             End::Killed { signal: 9, by_terminal: false },
             End::Killed { signal: 2, by_terminal: true },
+            End::Unseen,
         ];
         for (end, lost) in ends.into_iter().flat_map(|end| [(end, false), (end, true)]) {
             keeper.report(&Report::Ended { end, lost });

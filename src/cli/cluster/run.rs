@@ -24,6 +24,7 @@ use crate::events::Happening;
 use crate::fence::Fence;
 use crate::local::dir::Directory;
 use crate::local::link::Release;
+use crate::local::procfs;
 use crate::name::Name;
 use crate::record::LiveWords;
 use crate::supervise::keeper::{Duties, Work};
@@ -35,6 +36,11 @@ use crate::sys::signals::die_of;
 pub(super) fn run(args: &Args, cluster: &Cluster, name: Name, voice: &Voice) -> Result<i32> {
     let (once, until) = patience(args);
     let began = clock::monotonic_ns();
+    if !procfs::is_ours()? {
+        // What COMMAND starts could not be found, and so not be stopped in time.
+        let why = "it is of another pid namespace, and what COMMAND starts could not be stopped in time";
+        return Err(Error::of(ErrorKind::System, "use", "/proc", why));
+    }
     let signals = take_over_signals()?;
     let dir = directory(args)?;
     dir.hold_off_cleaners()?;

@@ -14,7 +14,7 @@ use crate::clock::{self, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{self, Entry, Event, Held, Standing};
 use crate::events::{Happening, Observer, Waiting, Who};
-use crate::local::liveness::has_ended;
+use crate::local::process::has_ended;
 use crate::local::wait::Reasons;
 use crate::supervise::kept::Kept;
 use crate::supervise::signals::Signals;
