@@ -310,10 +310,14 @@ impl Contender {
 
             if next_report.has_passed() {
                 let elapsed = Duration::from_nanos(clock::monotonic_ns().saturating_sub(began));
-                let holder = match occupied.first() {
-                    Some(seen) => Some(who(seen)),
-                    None => self.place.occupied(0..self.place.key.max.get())?.first().map(who),
+                let seen;
+                let shown = if occupied.is_empty() {
+                    seen = self.place.occupied(0..self.place.key.max.get())?;
+                    &seen
+                } else {
+                    &occupied
                 };
+                let holder = shown.iter().find(|it| !it.is_beyond()).map(who);
                 let again = observer.waiting(&Waiting { elapsed, before: look.before, holder });
                 next_report = again.map_or(Deadline::NEVER, Deadline::after);
             }

@@ -259,6 +259,7 @@ impl LiveWords<'_> {
         self.at(Word::CommandCheck).store(command_check(pid, command.mark), Ordering::SeqCst);
     }
 
+    #[cfg(all(feature = "cli", feature = "etcd"))]
     pub(crate) fn set_beyond(&self, beyond: bool) {
         self.at(Word::Beyond).store(u64::from(beyond), Ordering::SeqCst);
     }

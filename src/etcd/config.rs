@@ -173,6 +173,12 @@ impl Config {
         &self.prefix
     }
 
+    /// The same for a question that is not worth a wait.
+    #[cfg(feature = "cli")]
+    pub(crate) fn hasty(self) -> Config {
+        Config { dial_timeout: self.dial_timeout.min(Duration::from_secs(1)), ..self }
+    }
+
     /// How long the first session may take to come about.
     pub fn dial_timeout(&self) -> Duration {
         self.dial_timeout

@@ -83,6 +83,7 @@ fn the_one_that_waits_in_etcd_counts_against_the_bound() {
     assert_eq!(status_of(&refused), 75);
     assert!(text(&refused.stderr).contains("the queue is full"), "{refused:?}");
     assert!(text(&refused.stderr).contains("retry after"), "{refused:?}");
+    assert!(text(&refused.stderr).contains(" on far ("), "the holder is named: {refused:?}");
     let mut second = held.waiter("second", &["--class", "high", "--queue-size", "1"]);
     let displaced = first.end();
     assert_eq!(status_of(&displaced), 75);

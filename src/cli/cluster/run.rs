@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::acquire::{Contender, Custody, Refusal, Refused, Terms};
 use crate::cli::args::Args;
 use crate::cli::cluster::wait::{Decided, Wait};
-use crate::cli::cluster::{Cluster, failure};
+use crate::cli::cluster::{Cluster, failure, wait};
 use crate::cli::events::{self, Eyes, Stage};
 use crate::cli::output::Voice;
 use crate::cli::run::{
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, cluster: &Cluster, name: Name, voice: &Voice) -> 
         let Run { contender, signals, eyes, .. } = &mut run;
         let custody = match contend_until(once, until, contender, signals, None, eyes)? {
             Had::Custody(custody) => custody,
-            Had::Not(refused) => return Ok(not_had(args, &refused, voice)),
+            Had::Not(refused) => return Ok(not_had(args, &run.with_holder(refused), voice)),
             Had::ForNobody => return Ok(i32::from(args.conflict_exit_code)),
         };
         if let Some(status) = run.with_slot(custody, once, until)? {
@@ -154,6 +154,19 @@ impl Run<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Refused on this host, where the slots may all be had by others who wait for whom one would like to name.
+    fn with_holder(&self, refused: Refused) -> Refused {
+        if refused.holder.is_some() || self.args.quiet || matches!(refused.reason, Refusal::Hopeless(_)) {
+            return refused;
+        }
+        let name = &self.contender.place.key.name;
+        let config = self.cluster.config.clone().hasty();
+        let entries = etcd::Inspector::new(&config).and_then(|inspector| inspector.list(Some(name.as_bytes())));
+        let max = self.args.max;
+        let entries: Vec<_> = entries.unwrap_or_default().into_iter().filter(|entry| entry.max == max).collect();
+        Refused { holder: wait::holder(&entries), ..refused }
     }
 
     fn keeper(&self, custody: Custody, holding: &Holding) -> Result<Kept> {

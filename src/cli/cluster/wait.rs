@@ -127,7 +127,7 @@ fn refused(reason: Refusal, entries: &[Entry]) -> Refused {
 }
 
 /// One who has it, as a message names it.
-fn holder(entries: &[Entry]) -> Option<Who> {
+pub(super) fn holder(entries: &[Entry]) -> Option<Who> {
     let entry = entries.iter().find(|entry| entry.standing == Standing::Held)?;
     let record = entry.record.as_ref()?;
     Some(Who {
