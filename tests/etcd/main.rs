@@ -1,6 +1,7 @@
 //! Claims across hosts, against real etcd processes.
 
 mod access;
+mod chaos;
 mod cli_look;
 mod cli_loss;
 mod cli_order;
