@@ -38,7 +38,7 @@ fn intervals(folder: &Path) -> Vec<Interval> {
         let mut times = whole.lines().filter_map(|line| line.split(' ').next()?.parse::<f64>().ok());
         let first = times.next()?;
         let fence = file.file_name().to_str()?.split('-').next()?.parse().ok()?;
-        Some(Interval { fence, first, last: times.last().unwrap_or(first) })
+        Some(Interval { fence, first, last: times.next_back().unwrap_or(first) })
     });
     read.collect()
 }
