@@ -279,8 +279,13 @@ fn cannot_run(error: &std::io::Error, args: &Args, voice: &Voice) -> i32 {
     }
 }
 
+/// Says that the name is in use with another capacity.
+pub(crate) fn other_capacity(other: u32, ours: u32) -> String {
+    format!("warning: also in use with a capacity of {other}, which is another claim than this one of {ours}")
+}
+
 /// Two capacities of one name are two claims, which is rarely meant.
-pub(crate) fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> {
+fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> {
     let place = &contender.place;
     let Some((stem, _)) = place.layout.key().rsplit_once('@') else { return Ok(()) };
     let mut others = Vec::new();
@@ -305,10 +310,7 @@ pub(crate) fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> 
             held => held?,
         };
         if in_use {
-            voice.say(&format_args!(
-                "warning: also in use with a capacity of {max}, which is another claim than this one of {}",
-                place.key.max
-            ));
+            voice.say(&other_capacity(max.get(), place.key.max.get()));
         }
     }
     Ok(())

@@ -69,6 +69,8 @@ pub(crate) struct Contest<'a> {
     pub leases: &'a Leases,
     /// Told of the contenders and how many are ahead, at first and whenever one of them ends.
     pub waiting: &'a (dyn Fn(Vec<Entry>, usize) + Sync),
+    /// Whether the name was in use with another capacity when it was entered for.
+    pub other_capacities: &'a AtomicBool,
     /// Told when a session is lost and the next begins at the back.
     pub requeued: &'a (dyn Fn(Loss) + Sync),
 }
@@ -119,9 +121,11 @@ impl Contest<'_> {
             false => self.keys.by_lease(&bid.name, bid.max, session.lease),
         };
         let record = Record { since_ms: wall_ms(), until_ms: None, slot: None, ..bid.record.clone() };
-        let enter = || txn::enter(&key, record.encode(), session.lease, &contenders);
+        let name = self.keys.name(&bid.name);
+        let enter = || txn::enter(&key, record.encode(), session.lease, &contenders, &name);
 
-        let listing = txn::entered(self.client.call(enter(), until).await?);
+        let (listing, others) = txn::entered(self.client.call(enter(), until).await?);
+        self.other_capacities.store(others, Ordering::Relaxed);
         met.store(true, Ordering::Relaxed);
         let mut trail = Trail::new(self.client, &contenders, listing, deadline);
         let stop = loop {
@@ -142,8 +146,8 @@ impl Contest<'_> {
                 // Another session of this host has the one key that it may have.
                 Some(_) => match self.wait_key(&key, &mut trail, &mut session).await {
                     Ok(()) => {
-                        let enter = txn::enter(&key, record.encode(), session.lease, &contenders);
-                        trail.restart(txn::entered(self.client.call(enter, deadline).await?));
+                        let enter = txn::enter(&key, record.encode(), session.lease, &contenders, &name);
+                        trail.restart(txn::entered(self.client.call(enter, deadline).await?).0);
                     }
                     Err(stop) => break stop,
                 },

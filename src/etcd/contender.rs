@@ -70,6 +70,8 @@ pub struct Held {
     pub slot: u32,
     /// The lease, as etcdctl prints it.
     pub lease: String,
+    /// The name was in use with another capacity too, when this contender came: another claim, which is rarely meant.
+    pub other_capacities: bool,
 }
 
 enum Order {
@@ -87,6 +89,7 @@ struct Shared {
     /// Readable from the loss on.
     lost_fd: OwnedFd,
     loss: Mutex<Option<Loss>>,
+    other_capacities: AtomicBool,
 }
 
 impl Shared {
@@ -165,6 +168,7 @@ impl Contender {
             events_fd: descriptor()?,
             lost_fd: descriptor()?,
             loss: Mutex::default(),
+            other_capacities: AtomicBool::new(false),
         });
         let trust = Arc::new(Trust::new(share));
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -379,6 +383,7 @@ impl Work {
             waiting: &|contenders, ahead| shared.tell(Event::Waiting { contenders, ahead }),
             requeued: &|loss| shared.tell(Event::Requeued(loss)),
             leases: &self.leases,
+            other_capacities: &shared.other_capacities,
         };
         let end = tokio::select! {
             end = contest.run(self.dial_timeout) => Some(end),
@@ -401,7 +406,12 @@ impl Work {
     async fn hold(&mut self, mut custody: Custody) -> Result<(), Error> {
         let fence = u64::try_from(custody.created).unwrap_or(0);
         let lease = lease_hex(custody.session.lease);
-        self.shared.tell(Event::Held(Held { fence, slot: custody.slot, lease }));
+        self.shared.tell(Event::Held(Held {
+            fence,
+            slot: custody.slot,
+            lease,
+            other_capacities: self.shared.other_capacities.load(Ordering::Relaxed),
+        }));
         let loss = self.guard(&mut custody).await;
         match loss {
             Some(loss) => {

@@ -45,19 +45,28 @@ pub(crate) fn get(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
 }
 
-/// Makes `key` if it is not there, and lists the contenders either way.
-pub(crate) fn enter(key: &[u8], value: Vec<u8>, lease: i64, contenders: &Range) -> TxnRequest {
+/// Makes `key` if it is not there, lists the contenders either way, and counts those for `name` with any capacity.
+pub(crate) fn enter(key: &[u8], value: Vec<u8>, lease: i64, contenders: &Range, name: &Range) -> TxnRequest {
+    let count = RangeRequest { count_only: true, ..list(name) };
+    let look = [op(Op::Range(count)), op(Op::Range(list(contenders)))];
     TxnRequest {
         compare: vec![created(key, 0)],
-        success: vec![op(Op::Put(put(key, value, lease))), op(Op::Range(list(contenders)))],
-        failure: vec![op(Op::Range(list(contenders)))],
+        success: [vec![op(Op::Put(put(key, value, lease)))], look.to_vec()].concat(),
+        failure: look.to_vec(),
     }
 }
 
-/// Reads the answer to [`enter`]: the contenders, mine among them or somebody else under my key.
-pub(crate) fn entered(answer: TxnResponse) -> Listing {
+/// Reads the answer to [`enter`]: the contenders, mine among them or somebody else under my key; and whether the name is in
+/// use with another capacity as well.
+pub(crate) fn entered(answer: TxnResponse) -> (Listing, bool) {
     let revision = revision(&answer);
-    ranges(answer.responses, revision).pop().unwrap_or_default()
+    let count = answer.responses.iter().find_map(|answer| match &answer.op {
+        Some(OpAnswer::Range(range)) => Some(range.count),
+        _ => None,
+    });
+    let listing = ranges(answer.responses, revision).pop().unwrap_or_default();
+    let known = i64::try_from(listing.kvs.len()).unwrap_or(i64::MAX);
+    (listing, count.is_some_and(|count| count > known))
 }
 
 /// A slot that may be free, and the modification that was seen last (0: it was not there).
@@ -197,7 +206,7 @@ mod tests {
 
     fn range(key: &[u8]) -> OpAnswer {
         let kvs = vec![KeyValue { key: key.to_vec(), ..KeyValue::default() }];
-        OpAnswer::Range(RangeResponse { header: None, kvs })
+        OpAnswer::Range(RangeResponse { header: None, kvs, count: 0 })
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub(crate) struct RangeResponse {
     pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
+    #[prost(int64, tag = "4")]
+    pub count: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -175,6 +175,20 @@ fn the_second_of_two_holders_leaves_first() {
 }
 
 #[test]
+fn another_capacity_of_the_name_is_warned_of() {
+    let cluster = Cluster::one();
+    let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));
+    let begun = one.file("begun");
+    let first = one.start(&["-m", "2", "job", "-c", &stays(&begun)]);
+    until_written(&begun);
+    let other = two.run(&["-m", "3", "job", "true"]);
+    assert_eq!(status_of(&other), 0);
+    assert!(text(&other.stderr).contains("capacity of 2"), "{other:?}");
+    assert_eq!(text(&two.run(&["-m", "2", "job", "true"]).stderr), "");
+    drop(first);
+}
+
+#[test]
 fn a_host_has_one_slot_of_a_spread_claim() {
     let cluster = Cluster::one();
     let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));

@@ -13,7 +13,7 @@ use crate::cli::cluster::{Cluster, failure, wait};
 use crate::cli::events::{self, Eyes, Stage};
 use crate::cli::output::Voice;
 use crate::cli::run::{
-    Had, argv, contend_until, label, not_had, patience, register, status, take_over_signals, warn_of_other_capacities,
+    Had, argv, contend_until, label, not_had, other_capacity, patience, register, status, take_over_signals,
     with_variables,
 };
 use crate::cli::{directory, exit, key, terms};
@@ -161,12 +161,26 @@ impl Run<'_> {
         if refused.holder.is_some() || self.args.quiet || matches!(refused.reason, Refusal::Hopeless(_)) {
             return refused;
         }
+        let max = self.args.max;
+        let entries: Vec<_> = self.contenders().into_iter().filter(|entry| entry.max == max).collect();
+        Refused { holder: wait::holder(&entries), ..refused }
+    }
+
+    /// Who contends for the name, for a message; nobody where that cannot be had at once.
+    fn contenders(&self) -> Vec<etcd::Entry> {
         let name = &self.contender.place.key.name;
         let config = self.cluster.config.clone().hasty();
-        let entries = etcd::Inspector::new(&config).and_then(|inspector| inspector.list(Some(name.as_bytes())));
-        let max = self.args.max;
-        let entries: Vec<_> = entries.unwrap_or_default().into_iter().filter(|entry| entry.max == max).collect();
-        Refused { holder: wait::holder(&entries), ..refused }
+        let listed = etcd::Inspector::new(&config).and_then(|inspector| inspector.list(Some(name.as_bytes())));
+        listed.unwrap_or_default()
+    }
+
+    /// Two capacities of one name are two claims, which is rarely meant.
+    fn warn_of_other_capacities(&self) {
+        let mut others: Vec<u32> = self.contenders().iter().map(|entry| entry.max).collect();
+        others.dedup();
+        for max in others.into_iter().filter(|&max| max != self.args.max) {
+            self.voice.say(&other_capacity(max, self.args.max));
+        }
     }
 
     fn keeper(&self, custody: Custody, holding: &Holding) -> Result<Kept> {
@@ -241,7 +255,9 @@ impl Run<'_> {
         self.contender.report(&mut self.eyes, Happening::Acquired { wait, fence })?;
         let max = self.args.max;
         self.voice.detail(&format_args!("acquired, slot {} of {max}, fence {fence}, lease {}", held.slot, held.lease));
-        warn_of_other_capacities(&self.contender, self.voice)?;
+        if held.other_capacities && !self.args.quiet {
+            self.warn_of_other_capacities();
+        }
 
         let ended = kept.run(facts, &self.signals, far.lost_fd(), &mut |pid| {
             far.set_command_pid(pid.unsigned_abs());
