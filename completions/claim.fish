@@ -11,12 +11,22 @@ complete -c claim -l at-least -d 'Keep the slot taken until DUR after it was had
 complete -c claim -l label -d 'What --who shows; without it: COMMAND' -r
 complete -c claim -l dir -d 'The claim directory; without it: $CLAIM_DIR, else /run/lock/claim-UID or /tmp/claim-UID' -r -f -a "(__fish_complete_directories)"
 complete -c claim -l events -d 'Append one line of JSON to FILE for everything that happens to this claim' -r -F
+complete -c claim -l etcd -d 'Claim across hosts, through etcd at ENDPOINTS (as `host:port`, `https://host:port`; comma-separated). CLAIM_ETCD in the environment switches this on as well' -r
+complete -c claim -l ttl -d 'Across hosts: how long a silent holder stays the holder; at least 1s. Without it: 10s' -r
+complete -c claim -l endpoints -d 'Where etcd is, if neither --etcd nor CLAIM_ETCD says so; without it: $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379' -r
+complete -c claim -l user -d 'The user of etcd\'s, as NAME or NAME:PASSWORD; without it: $ETCDCTL_USER. A password on a command line can be seen by others: better --password-file, or $ETCDCTL_PASSWORD' -r
+complete -c claim -l password-file -d 'The file that the user\'s password is in' -r -F
+complete -c claim -l cacert -d 'The certificate of the authority that etcd\'s is to be signed by; without it: $ETCDCTL_CACERT, else the system\'s' -r -F
+complete -c claim -l cert -d 'Our own certificate; without it: $ETCDCTL_CERT' -r -F
+complete -c claim -l key -d 'The key of our own certificate; without it: $ETCDCTL_KEY' -r -F
+complete -c claim -l dial-timeout -d 'How long the first session may take to come about; without it: $ETCDCTL_DIAL_TIMEOUT, else 5s' -r
+complete -c claim -l etcd-prefix -d 'Where in etcd the claims are; without it: /claim/v1/' -r
 complete -c claim -s c -d 'Run SHELL LINE by $SHELL -c (/bin/sh where unset)' -r
 complete -c claim -l pid -d 'The process that --acquire and --release are for' -r
 complete -c claim -s n -l nonblock -d 'Try once'
 complete -c claim -s F -l exec -l no-fork -d 'Replace claim by COMMAND; the claim lives as long as that process'
 complete -c claim -l tree -d 'Hold until every process that COMMAND started has ended, daemons too'
-complete -c claim -l spread -d 'At most one slot for this host'
+complete -c claim -l spread -d 'At most one slot per host, so that N slots are N hosts; without --etcd: at most one'
 complete -c claim -s v -l verbose -d 'Say on standard error what happens'
 complete -c claim -s q -l quiet -d 'Say nothing but errors'
 complete -c claim -l acquire -d 'Hold NAME for another process (a script: `--pid $$`), print the fence, and return'

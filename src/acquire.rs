@@ -1,5 +1,7 @@
 //! The one loop of a contender: look, decide by the rule, act, wait.
 
+mod beyond;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ use crate::local::slots::{Attempt, Occupied, Watched};
 use crate::local::wait::{Reasons, Woken};
 use crate::name::Key;
 use crate::record::{Body, LONGEST_LABEL, ProcessId};
-use crate::rule::{self, Admission, Contender as Asker, Turn};
+use crate::rule::{self, Contender as Asker, Turn};
 
 /// How a handle contends for its claim.
 #[derive(Debug, Clone)]
@@ -120,6 +122,8 @@ pub(crate) struct Contender {
     pub(crate) terms: Terms,
     counter: Counter,
     holder: Option<Holder>,
+    /// The place in the queue that it has left and comes back to.
+    rejoin: Option<Fence>,
 }
 
 /// What a look at the queue has shown.
@@ -145,7 +149,7 @@ impl Contender {
     pub(crate) fn new(dir: Directory, key: Key, terms: Terms) -> Result<Self> {
         let place = Place::new(dir, key)?;
         let counter = Counter::open(&place.dir, &place.me.boot)?;
-        Ok(Self { place, terms, counter, holder: None })
+        Ok(Self { place, terms, counter, holder: None, rejoin: None })
     }
 
     /// The record of this handle, made where there is none.
@@ -306,10 +310,14 @@ impl Contender {
 
             if next_report.has_passed() {
                 let elapsed = Duration::from_nanos(clock::monotonic_ns().saturating_sub(began));
-                let holder = match occupied.first() {
-                    Some(seen) => Some(who(seen)),
-                    None => self.place.occupied(0..self.place.key.max.get())?.first().map(who),
+                let seen;
+                let shown = if occupied.is_empty() {
+                    seen = self.place.occupied(0..self.place.key.max.get())?;
+                    &seen
+                } else {
+                    &occupied
                 };
+                let holder = shown.iter().find(|it| !it.is_beyond()).map(who);
                 let again = observer.waiting(&Waiting { elapsed, before: look.before, holder });
                 next_report = again.map_or(Deadline::NEVER, Deadline::after);
             }
@@ -462,24 +470,15 @@ impl Contender {
         }
         // Only those who mind the bound exclude each other while they count and join, and not for long: order, safety
         // and progress hang on nothing here, so that nobody who is stopped in the middle can hold up the others.
-        let _lock = match self.terms.queue_size {
-            Some(_) => self.lock_queue()?,
-            None => None,
-        };
-        let queue = if self.terms.queue_size.is_some() { self.waiters()? } else { Vec::new() };
-        let positions: Vec<_> = queue.iter().map(TicketName::position).collect();
-        match rule::admit(class, &positions, self.terms.queue_size) {
-            Admission::Join => {}
-            Admission::Displace(index) => {
-                // The victim goes and the newcomer comes: as many wait as before.
-                let retry_after = self.retry_after(Some(queue.len()))?;
-                self.place.displace(queue[index], retry_after)?;
-            }
-            Admission::Refuse => return self.retry_after(Some(queue.len())).map(Err),
+        let minds = self.terms.queue_size.is_some() && self.rejoin.is_none();
+        let _lock = if minds { self.lock_queue()? } else { None };
+        if minds && let Some(retry_after) = self.admit()? {
+            return Ok(Err(retry_after));
         }
         holder.live().set_queued(clock::unix_us());
         loop {
-            if let Some(ticket) = self.place.enqueue(holder, class, self.number()?)? {
+            let rev = self.rejoin.map_or_else(|| self.number(), Ok)?;
+            if let Some(ticket) = self.place.enqueue(holder, class, rev)? {
                 // With our ticket in the queue, nobody takes it for idle.
                 self.place.begin_history()?;
                 self.place.wake_behind(ticket.name.position())?;
@@ -533,10 +532,10 @@ impl Contender {
         Ok(alive)
     }
 
-    fn retry_after(&self, waiters: Option<usize>) -> Result<u64> {
+    pub(crate) fn retry_after(&self, waiters: Option<usize>) -> Result<u64> {
         let waiters = match waiters {
             Some(waiters) => waiters,
-            None => self.waiters()?.len(),
+            None => self.waiters()?.len() + self.place.beyond()?.len(),
         };
         Ok(rule::retry_after(self.place.mean_hold()?, waiters, self.place.key.max.get()))
     }
@@ -550,8 +549,10 @@ impl Contender {
             occupied
         };
         let is_other = |waiter: &TicketName| ticket.is_none_or(|mine| mine.name != *waiter);
-        let waiting = self.waiters()?.into_iter().filter(is_other).count();
-        Ok(Ended::Refused(Refused { reason, holder: occupied.first().map(who), waiting }))
+        let beyond = occupied.iter().filter(|it| it.is_beyond()).count();
+        let waiting = self.waiters()?.into_iter().filter(is_other).count() + beyond;
+        let holder = occupied.iter().find(|it| !it.is_beyond()).map(who);
+        Ok(Ended::Refused(Refused { reason, holder, waiting }))
     }
 
     fn report_refusal(&self, refused: &Refused, had_ticket: bool, observer: &mut dyn Observer) -> Result<()> {

@@ -40,6 +40,8 @@ pub enum ErrorKind {
     NoDirectory,
     /// The claim directory is not safe: a symbolic link, writable by others, or of a foreign owner.
     UnsafeDirectory,
+    /// Across hosts: no session with the backend, which cannot be reached or says no.
+    NoSession,
     /// What was asked for makes no sense: an empty name, a capacity of nought, a process that is not there.
     Usage,
 }
@@ -87,6 +89,12 @@ impl Error {
 
     pub(crate) fn usage(why: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, "", "", Reason::Text(why.into()))
+    }
+
+    /// An error in the words of another layer.
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn told(kind: ErrorKind, why: impl Into<String>) -> Self {
+        Self::new(kind, "", "", Reason::Text(why.into()))
     }
 
     fn new(kind: ErrorKind, operation: &'static str, path: impl Into<PathBuf>, reason: Reason) -> Self {

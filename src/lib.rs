@@ -55,6 +55,8 @@ mod sys;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "cli")]
 mod supervise;
 

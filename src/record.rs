@@ -35,6 +35,15 @@ enum Word {
     CommandMark,
     CommandCheck,
     Queued,
+    /// The slot is held only to wait elsewhere: across hosts, the one contender that goes there for it.
+    Beyond,
+    /// What is held there: until when that can be trusted (boot time, in nanoseconds), its fence, and its lease.
+    Trusted,
+    FarFence,
+    FarLease,
+    /// To one who waits elsewhere: it is displaced, and to come back after that many seconds; one more, so that 0 is
+    /// nothing.
+    Displaced,
 }
 
 /// Who may unlink the slot that names this record: its holder while HELD, which says so by RELEASING; whoever has turned
@@ -108,6 +117,19 @@ pub(crate) struct Live {
     pub(crate) queued: u64,
     /// COMMAND of a supervised run, once it has registered.
     pub(crate) command: Option<ProcessId>,
+    /// Not a holder but a waiter, though it has the slot on this host: it waits for the claim across hosts.
+    pub(crate) beyond: bool,
+    /// What is held across hosts.
+    pub(crate) far: Far,
+}
+
+/// A custody across hosts, as the session that keeps it alive has put it on record. All nought: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Far {
+    /// Boot time, in nanoseconds.
+    pub(crate) trusted_until: u64,
+    pub(crate) fence: u64,
+    pub(crate) lease: u64,
 }
 
 /// A record as read.
@@ -175,6 +197,12 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record, Unreadable> {
         until: word(Word::Until as usize),
         queued: word(Word::Queued as usize),
         command,
+        beyond: word(Word::Beyond as usize) != 0,
+        far: Far {
+            trusted_until: word(Word::Trusted as usize),
+            fence: word(Word::FarFence as usize),
+            lease: word(Word::FarLease as usize),
+        },
     };
     Ok(Record { body, live })
 }
@@ -229,6 +257,34 @@ impl LiveWords<'_> {
         self.at(Word::CommandPid).store(pid, Ordering::SeqCst);
         self.at(Word::CommandMark).store(command.mark, Ordering::SeqCst);
         self.at(Word::CommandCheck).store(command_check(pid, command.mark), Ordering::SeqCst);
+    }
+
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn set_beyond(&self, beyond: bool) {
+        self.at(Word::Beyond).store(u64::from(beyond), Ordering::SeqCst);
+    }
+
+    /// The wait elsewhere has ended with that custody.
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn set_far(&self, fence: u64, lease: u64) {
+        self.at(Word::FarLease).store(lease, Ordering::SeqCst);
+        self.at(Word::FarFence).store(fence, Ordering::SeqCst);
+        self.set_beyond(false);
+    }
+
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn set_trusted_until(&self, boot_ns: u64) {
+        self.at(Word::Trusted).store(boot_ns, Ordering::SeqCst);
+    }
+
+    /// Tells one who waits elsewhere what a ticket in the queue would be told.
+    pub(crate) fn displace(&self, retry_after: u64) {
+        self.at(Word::Displaced).store(retry_after.saturating_add(1), Ordering::SeqCst);
+    }
+
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn displaced(&self) -> Option<u64> {
+        self.at(Word::Displaced).load(Ordering::SeqCst).checked_sub(1)
     }
 
     /// The holder is about to unlink. False: somebody has revoked it, and the slot may be another's by now.

@@ -9,10 +9,13 @@ use clap::{ArgAction, Parser, ValueHint};
 use crate::class::Class;
 use crate::cli::duration::parse as duration;
 use crate::cli::quick;
+#[cfg(feature = "etcd")]
+use crate::etcd::Secret;
 
 /// Hold a name while a command runs: one process at a time, or N.
 ///
-/// A claim is a name that at most N holders have at once (N = 1 unless --max says otherwise) on this host. It is held
+/// A claim is a name that at most N holders have at once (N = 1 unless --max says otherwise), on this host, or across hosts
+/// with --etcd. It is held
 /// until it is released, or until the process that holds it exits or dies in whatever way. Nobody cleans up after a crash.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(
@@ -93,9 +96,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) events: Option<PathBuf>,
 
-    /// At most one slot for this host.
+    /// At most one slot per host, so that N slots are N hosts; without --etcd: at most one.
     #[arg(long)]
     pub(crate) spread: bool,
+
+    #[cfg(feature = "etcd")]
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
 
     /// Run SHELL LINE by $SHELL -c (/bin/sh where unset).
     #[arg(short = 'c', value_name = "SHELL LINE")]
@@ -158,6 +165,59 @@ pub(crate) struct Args {
     pub(crate) close: bool,
 }
 
+/// Claims across hosts.
+#[cfg(feature = "etcd")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct EtcdArgs {
+    /// Claim across hosts, through etcd at ENDPOINTS (as `host:port`, `https://host:port`; comma-separated). CLAIM_ETCD
+    /// in the environment switches this on as well.
+    #[arg(long, value_name = "ENDPOINTS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) etcd: Option<String>,
+
+    /// Across hosts: how long a silent holder stays the holder; at least 1s. Without it: 10s.
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// Where etcd is, if neither --etcd nor CLAIM_ETCD says so; without it: $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379.
+    #[arg(long, value_name = "ENDPOINTS")]
+    pub(crate) endpoints: Option<String>,
+
+    /// The user of etcd's, as NAME or NAME:PASSWORD; without it: $ETCDCTL_USER. A password on a command line can be seen
+    /// by others: better --password-file, or $ETCDCTL_PASSWORD.
+    #[arg(long, value_name = "NAME[:PASSWORD]", value_parser = secret)]
+    pub(crate) user: Option<Secret>,
+
+    /// The file that the user's password is in.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// The certificate of the authority that etcd's is to be signed by; without it: $ETCDCTL_CACERT, else the system's.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) cacert: Option<PathBuf>,
+
+    /// Our own certificate; without it: $ETCDCTL_CERT.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The key of our own certificate; without it: $ETCDCTL_KEY.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key: Option<PathBuf>,
+
+    /// How long the first session may take to come about; without it: $ETCDCTL_DIAL_TIMEOUT, else 5s.
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) dial_timeout: Option<Duration>,
+
+    /// Where in etcd the claims are; without it: /claim/v1/.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) etcd_prefix: Option<String>,
+}
+
+/// What is not to be seen in a message.
+#[cfg(feature = "etcd")]
+fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::new(text))
+}
+
 /// The exit status when the claim was not had, unless -E names another.
 const CONFLICT: u8 = 75;
 
@@ -213,6 +273,8 @@ impl Args {
             dir: None,
             events: None,
             spread: false,
+            #[cfg(feature = "etcd")]
+            etcd: EtcdArgs::default(),
             shell_line: None,
             verbose: false,
             quiet: false,

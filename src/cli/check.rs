@@ -5,14 +5,15 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::cli::args::Args;
 use crate::cli::exit;
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::local::dir::Directory;
 use crate::local::holder::Opened;
 use crate::local::identity::Identity;
-use crate::local::layout::Layout;
+use crate::local::layout::{CLAIMS, Layout, SlotName};
 use crate::local::procfs;
 use crate::name::{Capacity, Key, Name};
-use crate::record::REVOKED;
+use crate::record::{Far, Live, REVOKED};
 
 /// Answers from the environment that COMMAND was given, and from the slot that it names.
 pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
@@ -33,6 +34,14 @@ pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
     let slot = u32::try_from(number("CLAIM_SLOT")?).map_err(|_| Error::usage("CLAIM_SLOT is too large"))?;
     let fence = number("CLAIM_FENCE")?;
     let Some(dir) = Directory::existing(path.as_ref(), true)? else { return Ok(exit::NO) };
+    if std::env::var_os("CLAIM_BACKEND").is_some_and(|backend| backend == "etcd") {
+        let lease = std::env::var("CLAIM_LEASE").map_err(|_| outside())?;
+        let lease =
+            u64::from_str_radix(&lease, 16).map_err(|_| Error::usage(format!("CLAIM_LEASE is no lease: {lease}")))?;
+        let mine =
+            far(&dir, &name)?.into_iter().any(|it| (it.far.fence, it.far.lease) == (fence, lease) && is_good(&it));
+        return Ok(if mine { exit::OK } else { exit::NO });
+    }
     let Some(holder) = Opened::at(&dir, &Layout::of(&Key { name, max }).slot(slot))? else { return Ok(exit::NO) };
     let mine = holder.record.live.fence == fence && holder.record.live.state != REVOKED;
     Ok(if mine { exit::OK } else { exit::NO })
@@ -43,10 +52,48 @@ fn of_another(path: &OsString, name: &Name) -> Result<i32> {
     let nothing = || Error::usage(format!("not inside a claim on {name}"));
     let dir = Directory::existing(path.as_ref(), true)?.ok_or_else(nothing)?;
     let above = procfs::ancestors(Identity::of_this_process()?.process.pid)?;
+    let is_above = |pid: i32, command: Option<i32>| {
+        above.contains(&pid) || command.is_some_and(|command| above.contains(&command))
+    };
     let report = crate::inspect::inspect(&dir, Some(name))?;
-    let mine = report.entries.iter().any(|entry| {
-        entry.slot.is_some()
-            && (above.contains(&entry.pid) || entry.command_pid.is_some_and(|pid| above.contains(&pid)))
-    });
-    if mine { Ok(exit::OK) } else { Err(nothing()) }
+    if report.entries.iter().any(|entry| entry.slot.is_some() && is_above(entry.pid, entry.command_pid)) {
+        return Ok(exit::OK);
+    }
+    let mine: Vec<Slot> =
+        far(&dir, name)?.into_iter().filter(|it| is_above(it.pid, it.live.command.map(|c| c.pid))).collect();
+    match mine.iter().any(is_good) {
+        true => Ok(exit::OK),
+        false if mine.is_empty() => Err(nothing()),
+        false => Ok(exit::NO),
+    }
+}
+
+/// A slot of this host's that is had, or was, for a claim across hosts.
+struct Slot {
+    pid: i32,
+    live: Live,
+    far: Far,
+}
+
+/// Held across hosts, and to be trusted at this moment.
+fn is_good(slot: &Slot) -> bool {
+    slot.live.state != REVOKED && slot.far.trusted_until > clock::boot_ns()
+}
+
+/// What the processes that keep sessions have on record for that name, whatever the cluster.
+fn far(dir: &Directory, name: &Name) -> Result<Vec<Slot>> {
+    let mut slots = Vec::new();
+    for space in dir.spaces()? {
+        for file in space.list(CLAIMS)? {
+            let Some(slot) = SlotName::parse(&file) else { continue };
+            if slot.key != Layout::of(&Key { name: name.clone(), max: slot.max }).key() {
+                continue;
+            }
+            if let Some(opened) = Opened::at(&space, &format!("{CLAIMS}/{file}"))? {
+                let live = opened.record.live;
+                slots.push(Slot { pid: opened.record.body.process.pid, live, far: live.far });
+            }
+        }
+    }
+    Ok(slots)
 }

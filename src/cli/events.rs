@@ -17,11 +17,65 @@ pub(crate) struct Eyes {
     failed: bool,
     line: WaitingLine,
     said_waiting: bool,
+    stage: Stage,
+}
+
+/// How far a run has come. Across hosts, to have a slot of this host's is only the first step, and what befalls that slot
+/// is told as what it means for the claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The claim is one on this host: what happens is what is told.
+    Host,
+    /// Across hosts: to have this host's slot is nothing to tell. `queued`: that it waits has been told.
+    #[cfg(feature = "etcd")]
+    Beyond { queued: bool },
+    /// Across hosts: held, since that running time, in nanoseconds.
+    #[cfg(feature = "etcd")]
+    Held { fence: crate::Fence, since: u64 },
+    /// Across hosts: it was held, and lost.
+    #[cfg(feature = "etcd")]
+    Lost,
+}
+
+impl Stage {
+    /// What is to be told of an event.
+    fn told(&mut self, what: Happening) -> Option<Happening> {
+        #[cfg(not(feature = "etcd"))]
+        return Some(what);
+        #[cfg(feature = "etcd")]
+        match (&mut *self, what) {
+            (Self::Beyond { .. }, Happening::Acquired { .. } | Happening::Released { .. } | Happening::Lost) => None,
+            (Self::Beyond { queued }, Happening::Queued) => (!std::mem::replace(queued, true)).then_some(what),
+            (Self::Held { fence, since }, Happening::Released { .. }) => {
+                let held = crate::clock::monotonic_ns().saturating_sub(*since);
+                Some(Happening::Released { duration: Duration::from_nanos(held), fence: *fence })
+            }
+            (Self::Lost, Happening::Released { .. }) => Some(Happening::Lost),
+            _ => Some(what),
+        }
+    }
 }
 
 impl Eyes {
     pub(crate) fn new(voice: &Voice, file: Option<File>) -> Self {
-        Self { voice: voice.clone(), file, failed: false, line: WaitingLine::new(voice), said_waiting: false }
+        Self {
+            voice: voice.clone(),
+            file,
+            failed: false,
+            line: WaitingLine::new(voice),
+            said_waiting: false,
+            stage: Stage::Host,
+        }
+    }
+
+    #[cfg(feature = "etcd")]
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    #[cfg(feature = "etcd")]
+    pub(crate) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
     }
 
     /// The wait is over.
@@ -43,7 +97,9 @@ pub(crate) fn open(path: &Path) -> Result<File> {
 
 impl Observer for Eyes {
     fn event(&mut self, event: &Event) {
-        if matches!(event.what, Happening::Acquired { .. }) {
+        let Some(what) = self.stage.told(event.what) else { return };
+        let event = &Event { what, ..event.clone() };
+        if matches!(what, Happening::Acquired { .. }) {
             self.line.erase();
         }
         let Some(file) = &mut self.file else { return };

@@ -6,6 +6,9 @@ pub(crate) const OK: i32 = 0;
 /// The answer "no": of --available, --check, --release and --who.
 pub(crate) const NO: i32 = 1;
 pub(crate) const USAGE: i32 = 64;
+/// The claim was lost while COMMAND ran.
+#[cfg(feature = "etcd")]
+pub(crate) const LOST: i32 = 70;
 pub(crate) const HOPELESS: i32 = 78;
 pub(crate) const CANNOT_RUN: i32 = 126;
 pub(crate) const NOT_FOUND: i32 = 127;
@@ -16,6 +19,7 @@ pub(crate) fn of(error: &Error) -> i32 {
     match error.kind() {
         ErrorKind::Usage => USAGE,
         ErrorKind::Unreadable => 65,
+        ErrorKind::NoSession => 69,
         ErrorKind::System => 71,
         ErrorKind::NoDirectory => 73,
         ErrorKind::UnsafeDirectory => 77,

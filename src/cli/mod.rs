@@ -2,6 +2,8 @@
 
 pub(crate) mod args;
 mod check;
+#[cfg(feature = "etcd")]
+mod cluster;
 mod custody;
 pub(crate) mod duration;
 mod events;
@@ -73,7 +75,18 @@ pub fn main() -> i32 {
         voice.error(&format_args!("{why} (see claim --help)"));
         return exit::USAGE;
     }
-    let status = match (args.mode(), name) {
+    #[cfg(feature = "etcd")]
+    match cluster::Cluster::asked_for(&args, &voice) {
+        Ok(None) => {}
+        Ok(Some(cluster)) => return status(cluster::main(&args, &cluster, name, &voice), &voice),
+        Err(error) => return status(Err(error), &voice),
+    }
+    #[cfg(not(feature = "etcd"))]
+    if std::env::var_os("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty()) {
+        voice.error(&"CLAIM_ETCD is set, and this claim was built for one host only");
+        return exit::USAGE;
+    }
+    let done = match (args.mode(), name) {
         (Mode::Run, Some(name)) => run::run(&args, name, &voice),
         (Mode::Acquire, Some(name)) => custody::acquire(&args, name, &voice),
         (Mode::Release, Some(name)) => custody::release(&args, name, &voice),
@@ -84,7 +97,11 @@ pub fn main() -> i32 {
         // Refused when the arguments were checked.
         (_, None) => Err(Error::usage("a NAME is needed")),
     };
-    status.unwrap_or_else(|error| {
+    status(done, &voice)
+}
+
+fn status(done: Result<i32>, voice: &Voice) -> i32 {
+    done.unwrap_or_else(|error| {
         voice.error(&error);
         exit::of(&error)
     })

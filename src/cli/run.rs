@@ -29,8 +29,7 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     let dir = directory(args)?;
     let file = args.events.as_deref().map(events::open).transpose()?;
     let mut eyes = Eyes::new(voice, file);
-    let label = argv.iter().map(|word| word.as_bytes()).collect::<Vec<_>>().join(&b' ');
-    let label = args.shell_line.clone().map_or(label, OsString::into_vec);
+    let label = label(args, &argv);
     let mut contender = Contender::new(dir, key(args, name)?, terms(args, label))?;
     // Where COMMAND inherits the descriptor, the lock lives as long as COMMAND does.
     let inherits = args.tree || contender.place.me.in_container();
@@ -61,6 +60,12 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     drop(inherited);
     release(&mut contender, custody, &mut eyes, voice);
     status(ended?, args, voice)
+}
+
+/// What is shown for a COMMAND: its words.
+pub(crate) fn label(args: &Args, argv: &[CString]) -> Vec<u8> {
+    let words = || argv.iter().map(|word| word.as_bytes()).collect::<Vec<_>>().join(&b' ');
+    args.shell_line.clone().map_or_else(words, OsString::into_vec)
 }
 
 /// What contending came to, for a command line.
@@ -99,9 +104,25 @@ pub(crate) fn contend(
     process: Option<BorrowedFd<'_>>,
     eyes: &mut Eyes,
 ) -> Result<Had> {
+    let (once, until) = patience(args);
+    contend_until(once, until, contender, signals, process, eyes)
+}
+
+/// Whether to try only once, and until when to wait.
+pub(crate) fn patience(args: &Args) -> (bool, Deadline) {
     let wait = args.wait.filter(|wait| *wait < duration::FOR_EVER);
     let once = args.nonblock || wait.is_some_and(|wait| wait.is_zero());
-    let until = wait.map_or(Deadline::NEVER, Deadline::after);
+    (once, wait.map_or(Deadline::NEVER, Deadline::after))
+}
+
+pub(crate) fn contend_until(
+    once: bool,
+    until: Deadline,
+    contender: &mut Contender,
+    signals: &Signals,
+    process: Option<BorrowedFd<'_>>,
+    eyes: &mut Eyes,
+) -> Result<Had> {
     let mut ends = Ends { signals, process, by: None };
     let ended = contender.acquire(once, until, &mut ends, eyes);
     eyes.erase_line();
@@ -200,6 +221,13 @@ fn keep_from_cleaners(contender: &Contender) -> Result<()> {
     contender.record().map_or(Ok(()), Holder::keep_from_cleaners)
 }
 
+/// In the child. Whatever fails here, COMMAND must not run unrecorded.
+pub(crate) fn register(contender: &Contender, custody: Custody) -> bool {
+    let Some(record) = contender.record() else { return false };
+    let registered = process::own().and_then(|command| contender.place.register(record, custody.slot, command));
+    registered.unwrap_or(false)
+}
+
 fn supervise_registered(
     contender: &Contender,
     custody: Custody,
@@ -208,12 +236,7 @@ fn supervise_registered(
     signals: &Signals,
     voice: &Voice,
 ) -> Result<std::result::Result<End, NotStarted>> {
-    let Some(record) = contender.record() else { return Ok(Err(NotStarted::Withdrawn)) };
-    let mut register = || {
-        // In the child. Whatever fails here, COMMAND must not run unrecorded.
-        let registered = process::own().and_then(|command| contender.place.register(record, custody.slot, command));
-        registered.unwrap_or(false)
-    };
+    let mut register = || register(contender, custody);
     supervise::run(program, orders, signals, &mut register, &mut |error| voice.error(error))
 }
 
@@ -256,6 +279,11 @@ fn cannot_run(error: &std::io::Error, args: &Args, voice: &Voice) -> i32 {
     }
 }
 
+/// Says that the name is in use with another capacity.
+pub(crate) fn other_capacity(other: u32, ours: u32) -> String {
+    format!("warning: also in use with a capacity of {other}, which is another claim than this one of {ours}")
+}
+
 /// Two capacities of one name are two claims, which is rarely meant.
 fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> {
     let place = &contender.place;
@@ -282,10 +310,7 @@ fn warn_of_other_capacities(contender: &Contender, voice: &Voice) -> Result<()> 
             held => held?,
         };
         if in_use {
-            voice.say(&format_args!(
-                "warning: also in use with a capacity of {max}, which is another claim than this one of {}",
-                place.key.max
-            ));
+            voice.say(&other_capacity(max.get(), place.key.max.get()));
         }
     }
     Ok(())

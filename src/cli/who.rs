@@ -17,13 +17,27 @@ use crate::events::json_name;
 use crate::inspect::{Entry, Report, inspect};
 use crate::local::wait::Reasons;
 use crate::name::{Name, printable};
+use crate::supervise::signals::Signals;
 use crate::sys::signals::die_of;
 
+/// Between two looks of --watch.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 pub(crate) fn who(args: &Args, name: Option<&Name>, voice: &Voice) -> Result<i32> {
-    if args.watch {
-        return watch(args, name);
+    if !args.watch {
+        return show(args, look(args, name)?, voice);
     }
-    let report = look(args, name)?;
+    let mut again = false;
+    watch(args, &mut |signals| {
+        if std::mem::replace(&mut again, true) {
+            Reasons::default().readable(signals.as_fd()).sleep(Deadline::after(LOOK_EVERY))?;
+        }
+        look(args, name).map(Some)
+    })
+}
+
+/// Prints a report, once.
+pub(crate) fn show(args: &Args, report: Report, voice: &Voice) -> Result<i32> {
     let lines = report.entries.iter().map(|entry| line(entry, args.json)).collect::<String>();
     print(&lines)?;
     if let Some(error) = report.unreadable {
@@ -41,22 +55,20 @@ fn look(args: &Args, name: Option<&Name>) -> Result<Report> {
     }
 }
 
-/// Looks again and again until a signal comes.
-fn watch(args: &Args, name: Option<&Name>) -> Result<i32> {
-    const EVERY: Duration = Duration::from_millis(250);
+/// Shows what `next` finds, again and again until a signal comes. `next` takes its time, and not for ever; `None`: as before.
+pub(crate) fn watch(args: &Args, next: &mut dyn FnMut(&Signals) -> Result<Option<Report>>) -> Result<i32> {
     let signals = take_over_signals()?;
     let mut screen = Screen { terminal: std::io::stdout().is_terminal(), shown: None };
     let mut known: Vec<Entry> = Vec::new();
     loop {
-        let report = look(args, name)?;
-        if args.json {
-            print(&changes(&known, &report.entries))?;
-            known = report.entries;
-        } else {
-            screen.show(&report)?;
+        match next(&signals)? {
+            Some(report) if args.json => {
+                print(&changes(&known, &report.entries))?;
+                known = report.entries;
+            }
+            Some(report) => screen.show(&report)?,
+            None => {}
         }
-        let mut reasons = Reasons::default();
-        reasons.readable(signals.as_fd()).sleep(Deadline::after(EVERY))?;
         if let Some(signal) = signals.next_that_ends() {
             die_of(signal);
         }

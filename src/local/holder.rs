@@ -62,6 +62,13 @@ impl Holder {
         LiveWords(&self.words)
     }
 
+    /// The words once more, for a thread that outlives a borrow of them.
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn words_again(&self) -> Result<SharedWords> {
+        SharedWords::map(self.file.as_fd(), record::WORDS)
+            .map_err(|error| self.dir.system("map a record in", "", error))
+    }
+
     /// Gives it a name beside its slots. `Ok(false)`: the directory for it is not there.
     pub(crate) fn keep_as(&mut self, path: String) -> Result<bool> {
         match self.file.link(&path) {

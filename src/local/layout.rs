@@ -5,6 +5,7 @@
 //! fence                 the counter that fences and places in queues come from
 //! claims/KEY.SLOT       a hard link to the record of whoever holds that slot
 //! holders/KEY/ID        names that records have besides: those of waiters and of handles that are used again
+//! etcd/ID/              the same again, for this host's contenders for claims across hosts (by prefix and endpoints)
 //! queues/KEY/           from the first wait until the name is idle: one FIFO per waiter, and the last hold times
 //! ```
 //!
@@ -24,8 +25,16 @@ pub(crate) const FENCE: &str = "fence";
 pub(crate) const CLAIMS: &str = "claims";
 pub(crate) const HOLDERS: &str = "holders";
 pub(crate) const QUEUES: &str = "queues";
+/// What name spaces of their own stand in: see [`space`](crate::local::space).
+pub(crate) const SPACES: &str = "etcd";
 /// The directories inside a claim directory.
 pub(crate) const FOLDERS: [&str; 3] = [CLAIMS, HOLDERS, QUEUES];
+
+/// `etcd/ID`
+#[cfg(all(feature = "cli", feature = "etcd"))]
+pub(crate) fn space(id: &str) -> String {
+    format!("{SPACES}/{id}")
+}
 
 /// Longer than this, encoded, a name stands as a hash: NAME_MAX is 255, and a capacity and a slot follow.
 const LONGEST: usize = 180;

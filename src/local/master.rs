@@ -159,6 +159,11 @@ fn is_abandoned(path: &Path, me: &Identity) -> Result<bool> {
     if judge(&record.record, record.as_fd(), me)? != Liveness::Dead {
         return Ok(false);
     }
-    let report = inspect(&dir, None)?;
-    Ok(report.entries.is_empty() && report.unreadable.is_none())
+    for dir in dir.spaces()?.into_iter().chain([dir]) {
+        let report = inspect(&dir, None)?;
+        if !report.entries.is_empty() || report.unreadable.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

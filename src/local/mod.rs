@@ -20,6 +20,7 @@ pub(crate) mod queue;
 pub(crate) mod reclaim;
 pub(crate) mod ring;
 pub(crate) mod slots;
+mod space;
 pub(crate) mod wait;
 
 use crate::error::Result;

@@ -2,14 +2,18 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::OFlags;
+
 use crate::class::Class;
 use crate::error::Result;
 use crate::local::Place;
-use crate::local::holder::{FileId, Holder, Opened};
+use crate::local::holder::{FileId, Holder, Opened, open};
 use crate::local::link::Take;
 use crate::local::liveness::Liveness;
 use crate::local::process::{Watch, watch};
 use crate::local::reclaim::{Occupant, Reclaim};
+use crate::record::{self, LiveWords};
+use crate::sys::SharedWords;
 
 /// A slot that somebody has, as it was seen.
 #[derive(Debug)]
@@ -17,6 +21,13 @@ pub(crate) struct Occupied {
     pub(crate) slot: u32,
     pub(crate) holder: Box<Opened>,
     pub(crate) liveness: Liveness,
+}
+
+impl Occupied {
+    /// Whoever has it waits elsewhere.
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.holder.record.live.beyond
+    }
 }
 
 /// What an attempt at all slots came to.
@@ -146,10 +157,35 @@ impl Place {
         Ok(!self.occupied(0..self.key.max.get())?.is_empty())
     }
 
+    /// Those who have a slot here and wait elsewhere.
+    pub(crate) fn beyond(&self) -> Result<Vec<Occupied>> {
+        let mut occupied = self.occupied(0..self.key.max.get())?;
+        occupied.retain(Occupied::is_beyond);
+        Ok(occupied)
+    }
+
+    /// Tells one of those that it is displaced. It gives up its slot by itself.
+    pub(crate) fn displace_beyond(&self, waiter: &Occupied, retry_after: u64) -> Result<()> {
+        let path = self.layout.slot(waiter.slot);
+        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(()) };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
+        if FileId::of(&stat) == waiter.holder.id {
+            let words =
+                SharedWords::map(file.as_fd(), record::WORDS).map_err(|error| self.dir.system("map", &path, error))?;
+            LiveWords(&words).displace(retry_after);
+        }
+        Ok(())
+    }
+
     /// Counts holders and waiters as they are now.
     pub(crate) fn occupancy(&self) -> Result<Occupancy> {
-        let held = self.occupied(0..self.key.max.get())?.len();
-        let mut occupancy = Occupancy { held: u32::try_from(held).unwrap_or(u32::MAX), ..Occupancy::default() };
+        let mut occupancy = Occupancy::default();
+        for occupied in self.occupied(0..self.key.max.get())? {
+            match occupied.is_beyond() {
+                true => occupancy.queued[usize::from(occupied.holder.record.body.class.rank())] += 1,
+                false => occupancy.held += 1,
+            }
+        }
         for ticket in self.tickets()? {
             if self.visit(ticket)?.is_some() {
                 occupancy.queued[usize::from(ticket.class.rank())] += 1;

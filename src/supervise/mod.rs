@@ -1,5 +1,13 @@
 //! Running a COMMAND, and being no more in its way than need be.
 
+#[cfg(feature = "etcd")]
+mod alarm;
+#[cfg(feature = "etcd")]
+pub(crate) mod keeper;
+#[cfg(feature = "etcd")]
+pub(crate) mod kept;
+#[cfg(feature = "etcd")]
+pub(crate) mod link;
 pub(crate) mod signals;
 mod tree;
 
@@ -150,12 +158,8 @@ impl Watch<'_> {
         } else if let Some(signal) = status.terminating_signal() {
             let by_terminal = self.interrupt.is_some_and(|interrupt| interrupt as i32 == signal);
             self.end = Some(End::Killed { signal, by_terminal });
-        } else if let Some(signal) = status.stopping_signal() {
-            // Not at once: the same Ctrl-Z may have stopped us too, and the `fg` that woke us be about to wake COMMAND.
-            const A_MOMENT: Duration = Duration::from_millis(50);
-            if [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].iter().any(|job| *job as i32 == signal) {
-                self.look_at_stop = Deadline::after(A_MOMENT);
-            }
+        } else if status.stopping_signal().is_some_and(is_job_control) {
+            self.look_at_stop = Deadline::after(BEFORE_STOPPING_TOO);
         }
     }
 
@@ -225,6 +229,14 @@ impl Watch<'_> {
         }
         Ok(())
     }
+}
+
+/// Not at once: the same Ctrl-Z may have stopped us too, and the `fg` that woke us be about to wake COMMAND.
+const BEFORE_STOPPING_TOO: Duration = Duration::from_millis(50);
+
+/// Whether that signal stops a job.
+fn is_job_control(signal: i32) -> bool {
+    [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].iter().any(|job| *job as i32 == signal)
 }
 
 fn is_session_leader() -> bool {

@@ -4,6 +4,8 @@
 
 #![allow(unsafe_code, reason = "this is the module that the rest of the crate is kept free of it for")]
 
+#[cfg(all(feature = "cli", feature = "etcd"))]
+pub(crate) mod fork;
 mod forkmark;
 mod ofd;
 #[cfg(feature = "cli")]

@@ -1,11 +1,12 @@
-//! Memory that processes share through a file.
+//! Memory that processes share.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// The first words of a file, mapped shared: a store is seen by every process that has it mapped or reads it.
+/// Words that are mapped shared, mostly the first of a file: a store is seen by every process that has them mapped, or reads
+/// the file.
 ///
 /// The file must have that many bytes, with blocks behind them, for as long as the words are used: touching what is
 /// not there is SIGBUS. Who maps a file that others may damage checks its size before each use.
@@ -22,14 +23,24 @@ unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
     pub(crate) fn map(file: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
+        Self::mapped(count, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    /// Words without a file, nought at first, for this process and those that are forked from it.
+    #[cfg(all(feature = "cli", feature = "etcd"))]
+    pub(crate) fn anonymous(count: usize) -> io::Result<Self> {
+        Self::mapped(count, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn mapped(count: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 count * size_of::<AtomicU64>(),
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
+                flags,
+                file,
                 0,
             )
         };
