@@ -122,6 +122,9 @@ pub(crate) struct Contender {
     pub(crate) terms: Terms,
     counter: Counter,
     holder: Option<Holder>,
+    /// The slot that our record is linked to, or was when something went wrong on the way: to be given back before it is
+    /// used for anything else.
+    slot: Option<u32>,
     /// The place in the queue that it has left and comes back to.
     rejoin: Option<Fence>,
 }
@@ -149,7 +152,7 @@ impl Contender {
     pub(crate) fn new(dir: Directory, key: Key, terms: Terms) -> Result<Self> {
         let place = Place::new(dir, key)?;
         let counter = Counter::open(&place.dir, &place.me.boot)?;
-        Ok(Self { place, terms, counter, holder: None, rejoin: None })
+        Ok(Self { place, terms, counter, holder: None, slot: None, rejoin: None })
     }
 
     /// The record of this handle, made where there is none.
@@ -201,11 +204,17 @@ impl Contender {
     }
 
     #[cfg(feature = "cli")]
-    /// The slot that process has already, if it has one.
+    /// The slot that process has already, if it has one, and its number: given to it here, if whoever had the slot for it
+    /// died before that.
     pub(crate) fn held_by(&self, process: ProcessId) -> Result<Option<(u32, u64)>> {
         let occupied = self.place.occupied(0..self.place.key.max.get())?;
         let theirs = occupied.iter().find(|occupied| occupied.holder.record.body.process == process);
-        Ok(theirs.map(|occupied| (occupied.slot, occupied.holder.record.live.fence)))
+        let Some(theirs) = theirs else { return Ok(None) };
+        let fence = match theirs.holder.record.live.fence {
+            0 => self.place.number_holder(theirs.slot, theirs.holder.id, self.number()?)?,
+            fence => fence,
+        };
+        Ok(Some((theirs.slot, fence)))
     }
 
     /// Contends until it holds, is refused, the deadline passes (`once`: without waiting at all), or an interrupt
@@ -217,16 +226,31 @@ impl Contender {
         interrupts: &mut dyn Interrupts,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
+        /// Who removes the directory again and again is not to keep us busy for ever.
+        const BEGINNINGS: u32 = 100;
+        self.give_back_stray()?;
         let mut ticket: Option<Ticket> = None;
-        match self.holder().map(drop) {
-            Err(_) if self.place.dir.is_removed()? => self.begin_anew(&mut ticket)?,
-            made => made?,
-        }
         let began = clock::monotonic_ns();
-        let ended = self.contend(&mut ticket, began, once, until, interrupts, observer);
+        let mut beginnings = 0;
+        let ended = loop {
+            let ended = self
+                .holder()
+                .map(drop)
+                .and_then(|()| self.contend(&mut ticket, began, once, until, interrupts, observer));
+            match ended {
+                Err(_) if beginnings < BEGINNINGS && self.place.dir.is_removed()? => {
+                    beginnings += 1;
+                    self.begin_anew(&mut ticket)?;
+                }
+                ended => break ended,
+            }
+        };
         let had_ticket = ticket.is_some();
-        if let Some(mut ticket) = ticket {
-            ticket.leave()?;
+        // From here on what goes wrong does not change how it has ended.
+        if let Some(mut ticket) = ticket
+            && let Err(error) = ticket.leave()
+        {
+            observer.trouble(&error);
         }
         match &ended {
             Ok(Ended::Acquired(custody)) => {
@@ -234,9 +258,9 @@ impl Contender {
                 self.report(observer, Happening::Acquired { wait, fence: custody.fence })?;
             }
             other => {
-                if had_ticket {
-                    // Whoever was the last to hold may have seen us here and left the tidying to us.
-                    self.place.tidy()?;
+                // Whoever was the last to hold may have seen us in the queue, and left the tidying to us.
+                if had_ticket && let Err(error) = self.place.tidy() {
+                    observer.trouble(&error);
                 }
                 match other {
                     Ok(Ended::Interrupted) if had_ticket => self.report(observer, Happening::Abandoned)?,
@@ -248,6 +272,14 @@ impl Contender {
         ended
     }
 
+    /// Gives back a slot that was had, but never came to be a custody: an error or a panic was in the way.
+    fn give_back_stray(&mut self) -> Result<()> {
+        let (Some(slot), Some(holder)) = (self.slot, &self.holder) else { return Ok(()) };
+        self.place.release(holder, slot)?;
+        (self.slot, self.holder) = (None, None);
+        self.after_release(0)
+    }
+
     fn contend(
         &mut self,
         ticket: &mut Option<Ticket>,
@@ -257,10 +289,12 @@ impl Contender {
         interrupts: &mut dyn Interrupts,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        /// Rings are looked for when a wait begins, and after that at most so often.
-        const RING_CHECK_EVERY: Duration = Duration::from_secs(1);
+        /// Rings are looked for when a wait begins, and then ever more rarely, for what was missed when two began at once.
+        const RING_CHECK_FIRST: Duration = Duration::from_secs(1);
+        const RING_CHECK_LAST: Duration = Duration::from_secs(60);
         let mut watched = Watched::default();
         let mut suspicion = Suspicion::default();
+        let mut ring_check_every = RING_CHECK_FIRST;
         let mut next_ring_check = Deadline::after(Duration::ZERO);
         let mut next_report = Deadline::after(Duration::ZERO);
         let mut slept_out = false;
@@ -287,9 +321,10 @@ impl Contender {
 
             let over = once || until.has_passed();
             if self.terms.look_for_rings && (ticket.is_none() || next_ring_check.has_passed()) {
-                next_ring_check = Deadline::after(RING_CHECK_EVERY);
+                next_ring_check = Deadline::after(ring_check_every);
+                ring_check_every = (ring_check_every * 2).min(RING_CHECK_LAST);
                 let mine = ticket.as_ref().map(|ticket| &ticket.name);
-                if let Some(hopeless) = self.place.hopeless(mine, self.terms.spread)? {
+                if let Some(hopeless) = self.place.hopeless(mine, self.terms.spread, !self.terms.reusable)? {
                     return self.refuse(Refusal::Hopeless(hopeless.0), &occupied, ticket.as_ref());
                 }
             }
@@ -353,7 +388,7 @@ impl Contender {
     }
 
     /// Whose turn it is, as far as the queue shows.
-    fn look(&self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, slept_out: bool) -> Result<Look> {
+    fn look(&mut self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, slept_out: bool) -> Result<Look> {
         let first = Look { turn: Turn::Mine, behind: None, before: 0, displaced: None };
         if ticket.is_none() && !self.place.has_queue()? {
             return Ok(first);
@@ -368,6 +403,13 @@ impl Contender {
             if !tickets.contains(&mine.name) {
                 self.come_back(mine)?;
                 return self.look(ticket, suspicion, slept_out);
+            }
+            // Cleaned away, it could not be linked to a slot any more.
+            if self.holder.as_ref().is_some_and(|holder| holder.is_lost().unwrap_or(false)) {
+                self.holder = None;
+                let holder = self.holder()?;
+                holder.live().set_queued(clock::unix_us());
+                mine.link_record(holder)?;
             }
         }
         let me = match &ticket {
@@ -386,7 +428,8 @@ impl Contender {
         if ticket.is_some() && slept_out {
             let rev = neighbour.name.rev;
             if !self.place.has_free_slot(self.terms.spread)? {
-                suspicion.suspect = None;
+                // No slot was left lying: whoever was too slow then is judged anew.
+                *suspicion = Suspicion::default();
             } else if suspicion.suspect == Some(rev) {
                 // It has not moved beside a free slot for a whole sleep of ours.
                 suspicion.convicted.push(rev);
@@ -400,11 +443,17 @@ impl Contender {
     }
 
     /// Our ticket is not where it was: taken for dead, or cleaned away. The place is still ours.
-    fn come_back(&self, ticket: &mut Ticket) -> Result<()> {
-        let (name, holder) = (ticket.name, self.holder.as_ref());
-        ticket.leave()?;
-        let Some(holder) = holder else { return Ok(()) };
+    fn come_back(&mut self, ticket: &mut Ticket) -> Result<()> {
+        let name = ticket.name;
+        // Not by leaving: that would take the record's name, which may be its only one.
+        ticket.abandon();
         loop {
+            if self.holder()?.is_lost()? {
+                self.holder = None;
+            }
+            let holder = self.holder()?;
+            holder.live().set_queued(clock::unix_us());
+            let Some(holder) = &self.holder else { continue };
             if let Some(back) = self.place.publish(holder, name)? {
                 *ticket = back;
                 return Ok(());
@@ -420,6 +469,9 @@ impl Contender {
         let Some(holder) = &self.holder else { return Ok(Attempt::NoDirectory) };
         let mut found_dead = 0;
         let attempt = self.place.take_any(holder, self.terms.spread, &mut |_: &Opened| found_dead += 1)?;
+        if let Attempt::Taken(slot) = attempt {
+            self.slot = Some(slot);
+        }
         for _ in 0..found_dead {
             self.report(observer, Happening::Reclaimed)?;
         }
@@ -433,28 +485,27 @@ impl Contender {
         let fence = match self.number() {
             Ok(fence) => fence,
             Err(error) => {
-                if let Some(holder) = &self.holder {
-                    let _ = self.place.release(holder, slot);
-                }
+                self.give_back_stray()?;
                 return Err(error);
             }
         };
         let Some(holder) = &self.holder else { return Ok(None) };
-        holder.live().set_fence(fence.get());
-        if holder.live().is_revoked() {
-            self.place.release(holder, slot)?;
-            // Whoever revoked it may not be done yet; that file is never linked again.
-            self.holder = None;
-            return Ok(None);
+        if holder.live().set_fence(fence.get()) {
+            let fence = Fence::new(holder.live().fence());
+            return Ok(Some(Custody { slot, fence, since }));
         }
-        Ok(Some(Custody { slot, fence, since }))
+        // Whoever revoked it may not be done yet; that file is never linked again.
+        self.give_back_stray()?;
+        Ok(None)
     }
 
     /// The directory has been removed under us: there is nothing in it to come back to.
     fn begin_anew(&mut self, ticket: &mut Option<Ticket>) -> Result<()> {
         *ticket = None;
+        self.slot = None;
         self.place.dir = self.place.dir.reopen()?;
         self.place.dir.furnish()?;
+        self.place.dir.hold_off_cleaners()?;
         self.counter = Counter::open(&self.place.dir, &self.place.me.boot)?;
         self.holder = None;
         self.holder().map(drop)
@@ -579,17 +630,21 @@ impl Contender {
             self.holder = None;
             Release::Released
         } else {
+            // If this fails, the slot is still noted, and tried again before anything else is done.
             self.place.release(holder, custody.slot)?
         };
+        self.slot = None;
+        if release == Release::WasGone {
+            // Whoever revoked it may not be done yet; that file is never linked again.
+            self.holder = None;
+        }
         let duration = Duration::from_nanos(clock::monotonic_ns().saturating_sub(custody.since));
-        self.after_release(clock::as_ns(duration))?;
+        if let Err(error) = self.after_release(clock::as_ns(duration)) {
+            observer.trouble(&error);
+        }
         let what = match release {
             Release::Released => Happening::Released { duration, fence: custody.fence },
-            Release::WasGone => {
-                // Whoever revoked it may not be done yet; that file is never linked again.
-                self.holder = None;
-                Happening::Lost
-            }
+            Release::WasGone => Happening::Lost,
         };
         self.report(observer, what)?;
         Ok(release)
@@ -624,16 +679,23 @@ impl Contender {
         if !observer.wants_events() {
             return Ok(());
         }
-        let event = Event {
-            at: clock::unix_us(),
-            what,
-            key: self.place.key.clone(),
-            class: self.terms.class,
-            pid: self.terms.on_behalf_of.unwrap_or(self.place.me.process).pid,
-            occupancy: self.place.occupancy()?,
-        };
-        observer.event(&event);
+        match self.place.occupancy() {
+            Ok(occupancy) => observer.event(&Event {
+                at: clock::unix_us(),
+                what,
+                key: self.place.key.clone(),
+                class: self.terms.class,
+                pid: self.terms.on_behalf_of.unwrap_or(self.place.me.process).pid,
+                occupancy,
+            }),
+            Err(error) => observer.trouble(&error),
+        }
         Ok(())
+    }
+
+    /// Whether the slot was taken away by force since it was had.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.holder.as_ref().is_none_or(|holder| holder.live().is_revoked())
     }
 
     /// Our record, for what a supervisor does with it.
@@ -644,6 +706,7 @@ impl Contender {
 
     /// Removes what only this handle needed.
     pub(crate) fn close(&mut self) -> Result<()> {
+        self.give_back_stray()?;
         self.holder = None;
         self.place.tidy()
     }

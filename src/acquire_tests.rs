@@ -46,6 +46,51 @@ fn a_displacement_between_two_looks_is_not_taken_for_a_lost_ticket() {
     assert_eq!(waiter.place.tickets().unwrap(), []);
 }
 
+/// A run's record has no name but the one that goes with its ticket.
+#[test]
+fn a_run_whose_ticket_and_record_were_cleaned_away_comes_back_with_another_record() {
+    let (_at, dir) = scene();
+    let mut waiter = contender(&dir);
+    waiter.terms.reusable = false;
+    let mut ticket = Some(waiter.join().unwrap().unwrap());
+    let name = ticket.as_ref().unwrap().name;
+    let is_listed = |waiter: &Contender| waiter.place.tickets().unwrap() == [name];
+    for folder in [waiter.place.layout.queue.clone(), waiter.place.layout.holders.clone()] {
+        std::fs::remove_dir_all(dir.full(&folder)).unwrap();
+        waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+        assert!(is_listed(&waiter));
+        assert!(dir.exists(&waiter.place.layout.holder(&name.holder_id())).unwrap() || folder.starts_with("holders"));
+    }
+    assert!(matches!(waiter.try_slots(&mut Nobody).unwrap(), Attempt::Taken(0)));
+}
+
+/// Held for a process that dies and is reclaimed before it is given back.
+#[test]
+fn who_holds_for_another_does_not_give_back_the_slot_of_the_next() {
+    let (_at, dir) = scene();
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    let pid = i32::try_from(gone.id()).unwrap();
+    gone.wait().unwrap();
+    let mut first = contender(&dir);
+    first.terms.on_behalf_of = Some(ProcessId { pid, mark: 1 });
+    let Attempt::Taken(slot) = first.try_slots(&mut Nobody).unwrap() else { panic!("not taken") };
+    let custody = first.take_custody(slot).unwrap().unwrap();
+    let mut second = contender(&dir);
+    assert!(matches!(second.try_slots(&mut Nobody).unwrap(), Attempt::Taken(0)));
+    assert_eq!(first.release(custody, &mut Nobody).unwrap(), Release::WasGone);
+    assert!(second.place.is_held().unwrap());
+}
+
+#[test]
+fn a_slot_that_an_error_was_in_the_way_of_is_given_back() {
+    let (_at, dir) = scene();
+    let mut first = contender(&dir);
+    assert!(matches!(first.try_slots(&mut Nobody).unwrap(), Attempt::Taken(0)));
+    // It went no further; then the handle goes out of scope.
+    first.close().unwrap();
+    assert!(!first.place.is_held().unwrap());
+}
+
 #[test]
 fn a_ticket_that_was_cleaned_away_comes_back_to_its_place() {
     let (_at, dir) = scene();

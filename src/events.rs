@@ -78,6 +78,12 @@ pub trait Observer: Send {
         true
     }
 
+    /// Something went wrong that does not change what the handle does or says: a waiter could not be woken, or something
+    /// be tidied away.
+    fn trouble(&mut self, error: &crate::Error) {
+        let _ = error;
+    }
+
     /// It still waits. Returns when it wants to be told again.
     fn waiting(&mut self, waiting: &Waiting) -> Option<Duration> {
         let _ = waiting;

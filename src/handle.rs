@@ -22,7 +22,9 @@ use crate::rule::Contender as Asker;
 ///
 /// Two handles on one name conflict, also inside one process and between its threads. After `fork`, the child's copy holds
 /// nothing and can release nothing; the parent keeps its claim, and a child that wants the name asks for it and is told the
-/// truth. A process that replaces itself by `exec` while it holds goes on holding until it ends.
+/// truth. A process that is to replace
+/// itself by `exec` releases first: the kernel's lock on its record ends there, and with it the claim for who looks from
+/// another pid namespace. There, too, a forked child that lives on keeps the claim of its dead parent alive.
 ///
 /// ```
 /// use std::time::Duration;
@@ -180,9 +182,11 @@ impl Claim {
     /// the claim is none.
     pub fn acquire(&mut self, timeout: Option<Duration>) -> Result<Outcome> {
         self.after_fork();
-        if let Some(custody) = self.custody {
+        if let Some(custody) = self.custody() {
             return Ok(Outcome::AlreadyHeld(custody.fence));
         }
+        // Taken away by force meanwhile: what is left of it goes first.
+        self.release()?;
         let once = timeout == Some(Duration::ZERO);
         let until = timeout.map_or(Deadline::NEVER, Deadline::after);
         let contender = match &mut self.contender {
@@ -209,7 +213,7 @@ impl Claim {
         is_available(&place, self.terms.class, self.terms.spread)
     }
 
-    /// Whether this handle holds the claim. (Whether it was taken away by force is seen at the release.)
+    /// Whether this handle holds the claim; not if it was taken away by force.
     pub fn held(&self) -> bool {
         self.custody().is_some()
     }
@@ -250,7 +254,8 @@ impl Claim {
     }
 
     fn custody(&self) -> Option<&Custody> {
-        self.custody.as_ref().filter(|_| self.generation == self.dir.generation())
+        let revoked = self.contender.as_ref().is_none_or(Contender::is_revoked);
+        self.custody.as_ref().filter(|_| self.generation == self.dir.generation() && !revoked)
     }
 
     /// In a child that inherited this handle by fork, what it holds is the parent's.

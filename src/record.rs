@@ -242,8 +242,15 @@ impl LiveWords<'_> {
         self.at(Word::Queued).store(at, Ordering::SeqCst);
     }
 
-    pub(crate) fn set_fence(&self, fence: u64) {
-        self.at(Word::Fence).store(fence, Ordering::SeqCst);
+    /// Gives the custody its number, unless somebody has done that for us. False: it was revoked before, and so has none.
+    pub(crate) fn set_fence(&self, fence: u64) -> bool {
+        let _ = self.at(Word::Fence).compare_exchange(0, fence, Ordering::SeqCst, Ordering::SeqCst);
+        !self.is_revoked()
+    }
+
+    /// The number as it is.
+    pub(crate) fn fence(&self) -> u64 {
+        self.at(Word::Fence).load(Ordering::SeqCst)
     }
 
     pub(crate) fn until(&self) -> u64 {

@@ -13,7 +13,7 @@ use crate::local::identity::Identity;
 use crate::local::layout::{CLAIMS, Layout, SlotName};
 use crate::local::procfs;
 use crate::name::{Capacity, Key, Name};
-use crate::record::{Far, Live, REVOKED};
+use crate::record::{Far, HELD, Live};
 
 /// Answers from the environment that COMMAND was given, and from the slot that it names.
 pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
@@ -43,7 +43,7 @@ pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
         return Ok(if mine { exit::OK } else { exit::NO });
     }
     let Some(holder) = Opened::at(&dir, &Layout::of(&Key { name, max }).slot(slot))? else { return Ok(exit::NO) };
-    let mine = holder.record.live.fence == fence && holder.record.live.state != REVOKED;
+    let mine = holder.record.live.fence == fence && holder.record.live.state == HELD;
     Ok(if mine { exit::OK } else { exit::NO })
 }
 
@@ -77,7 +77,7 @@ struct Slot {
 
 /// Held across hosts, and to be trusted at this moment.
 fn is_good(slot: &Slot) -> bool {
-    slot.live.state != REVOKED && slot.far.trusted_until > clock::boot_ns()
+    slot.live.state == HELD && slot.far.trusted_until > clock::boot_ns()
 }
 
 /// What the processes that keep sessions have on record for that name, whatever the cluster.

@@ -71,9 +71,7 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     };
     let mut released = 0;
     for slot in slots_on_disk(&place)? {
-        if let Some(pid) = args.pid
-            && place.lay_to_rest(slot, pid)?
-        {
+        if args.pid.is_some() && place.lay_to_rest(slot, &whose)? {
             released += 1;
             continue;
         }

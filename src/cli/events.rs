@@ -117,6 +117,10 @@ impl Observer for Eyes {
         self.file.is_some()
     }
 
+    fn trouble(&mut self, error: &Error) {
+        self.voice.error(error);
+    }
+
     fn waiting(&mut self, waiting: &Waiting) -> Option<Duration> {
         if !std::mem::replace(&mut self.said_waiting, true) {
             let who = waiting.holder.as_ref().map_or_else(String::new, |who| format!(": {}", holder(who)));

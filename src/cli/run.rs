@@ -42,24 +42,38 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
         Had::ForNobody => return Ok(i32::from(args.conflict_exit_code)),
     };
     voice.detail(&format_args!("acquired, slot {} of {}, fence {}", custody.slot, args.max, custody.fence));
-    warn_of_other_capacities(&contender, voice)?;
+    if !args.quiet
+        && let Err(error) = warn_of_other_capacities(&contender, voice)
+    {
+        voice.error(&error);
+    }
+    // Whatever comes of it, what was had is given back.
+    let ended = run_command(args, argv, &contender, custody, &signals, inherits, voice);
+    release(&mut contender, custody, &mut eyes, voice);
+    status(ended?, args, voice)
+}
 
-    let program = signals.program(argv, environment(&contender, custody));
-    let inherited = match contender.record() {
+/// Becomes COMMAND (--exec), or runs it.
+fn run_command(
+    args: &Args,
+    argv: Vec<CString>,
+    contender: &Contender,
+    custody: Custody,
+    signals: &Signals,
+    inherits: bool,
+    voice: &Voice,
+) -> Result<std::result::Result<End, NotStarted>> {
+    let program = signals.program(argv, environment(contender, custody));
+    let _inherited = match contender.record() {
         Some(record) if inherits => Some(record.inheritable()?),
         _ => None,
     };
-    keep_from_cleaners(&contender)?;
+    keep_from_cleaners(contender)?;
     if args.exec {
-        let error = program.exec();
-        release(&mut contender, custody, &mut eyes, voice);
-        return Ok(cannot_run(&error, args, voice));
+        return Ok(Err(NotStarted::NoExec(program.exec())));
     }
     let orders = Orders { tree: args.tree, kill_after: args.kill_after };
-    let ended = supervise_registered(&contender, custody, &program, orders, &signals, voice);
-    drop(inherited);
-    release(&mut contender, custody, &mut eyes, voice);
-    status(ended?, args, voice)
+    supervise_registered(contender, custody, &program, orders, signals, voice)
 }
 
 /// What is shown for a COMMAND: its words.
@@ -222,10 +236,9 @@ fn keep_from_cleaners(contender: &Contender) -> Result<()> {
 }
 
 /// In the child. Whatever fails here, COMMAND must not run unrecorded.
-pub(crate) fn register(contender: &Contender, custody: Custody) -> bool {
-    let Some(record) = contender.record() else { return false };
-    let registered = process::own().and_then(|command| contender.place.register(record, custody.slot, command));
-    registered.unwrap_or(false)
+pub(crate) fn register(contender: &Contender, custody: Custody) -> Result<bool> {
+    let Some(record) = contender.record() else { return Ok(false) };
+    contender.place.register(record, custody.slot, process::own()?)
 }
 
 fn supervise_registered(
@@ -236,8 +249,20 @@ fn supervise_registered(
     signals: &Signals,
     voice: &Voice,
 ) -> Result<std::result::Result<End, NotStarted>> {
-    let mut register = || register(contender, custody);
-    supervise::run(program, orders, signals, &mut register, &mut |error| voice.error(error))
+    // The child shares our memory until it has become COMMAND: what it leaves here, we find.
+    let mut failed = None;
+    let mut register = || match register(contender, custody) {
+        Ok(registered) => registered,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    };
+    let ended = supervise::run(program, orders, signals, &mut register, &mut |error| voice.error(error));
+    match failed {
+        Some(error) => Err(error),
+        None => ended,
+    }
 }
 
 /// Gives the claim back at the end of a run. A failure is said; the status stays COMMAND's.

@@ -76,7 +76,7 @@ impl Directory {
     /// Opens a directory that may not be there, without making it.
     pub(crate) fn existing(path: &Path, named: bool) -> Result<Option<Self>> {
         match open(path) {
-            Ok(fd) => Self::check(path, fd, named).map(Some),
+            Ok(fd) => Self::check(path, fd, named, false).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Self::refused(path, named, errno)),
         }
@@ -101,10 +101,10 @@ impl Directory {
             Err(Errno::NOENT) => make(path)?,
             Err(errno) => return Err(Self::refused(path, named, errno)),
         };
-        Self::check(path, fd, named)
+        Self::check(path, fd, named, true)
     }
 
-    fn check(path: &Path, fd: OwnedFd, named: bool) -> Result<Self> {
+    fn check(path: &Path, fd: OwnedFd, named: bool, furnish: bool) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::system("look at", path, errno))?;
         if let Some(why) = why_unsafe(&stat, named)? {
             return Err(Error::of(ErrorKind::UnsafeDirectory, "use", path, why));
@@ -121,7 +121,9 @@ impl Directory {
             mark,
             generation: AtomicU64::new(1),
         }));
-        dir.check_format()?;
+        if !dir.has_format()? && furnish {
+            dir.furnish()?;
+        }
         Ok(dir)
     }
 
@@ -136,12 +138,13 @@ impl Directory {
         Self::open_or_make(&self.0.path, self.0.named)
     }
 
-    fn check_format(&self) -> Result<()> {
+    /// Whether it was furnished before; an error if that was by another version.
+    fn has_format(&self) -> Result<bool> {
         let mut seen = [0; FORMAT.len() + 1];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(self, layout::FORMAT, flags, Mode::empty()) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return self.furnish(),
+            Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(self.system("open", layout::FORMAT, errno)),
         };
         let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut seen))
@@ -150,7 +153,7 @@ impl Directory {
             let why = "not a format that this version of claim can read";
             return Err(Error::of(ErrorKind::Unreadable, "read", self.0.path.join(layout::FORMAT), why));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Makes what is missing inside.
@@ -223,6 +226,17 @@ impl Directory {
         }
     }
 
+    /// Removes a name inside that stands for something which has no business there.
+    #[cfg(feature = "cli")]
+    pub(crate) fn remove_whatever(&self, path: &str) -> Result<bool> {
+        match rustix::fs::unlinkat(self, path, AtFlags::empty()) {
+            Err(Errno::ISDIR) => self.remove_folder(path),
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.system("remove", path, errno)),
+        }
+    }
+
     /// Removes a directory inside if it is empty; false: something is in it.
     pub(crate) fn remove_folder(&self, folder: &str) -> Result<bool> {
         match rustix::fs::unlinkat(self, folder, AtFlags::REMOVEDIR) {
@@ -268,8 +282,7 @@ impl Directory {
         }
         // The first use after a fork: memory that is not marked came along, and says which generation we come from.
         let next = self.0.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        self.0.mark.set(next);
-        next
+        self.0.mark.set_first(next)
     }
 
     pub(crate) fn file_mode(&self) -> Mode {

@@ -55,16 +55,9 @@ impl Fresh {
         Ok(())
     }
 
-    /// Dates the file into the future, for cleaners that go by age (tmpreaper, find): it is never old, also when nobody
-    /// is left to touch it. The time of reading lies after that of writing, or `relatime` would set it back.
+    /// See [`keep_from_cleaners`].
     pub(crate) fn keep_from_cleaners(&self) -> Result<()> {
-        /// 2100-01-01: far, and still representable on file systems with 32-bit unsigned seconds.
-        const FAR: i64 = 4_102_444_800;
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: FAR + 1, tv_nsec: 0 },
-            last_modification: Timespec { tv_sec: FAR, tv_nsec: 0 },
-        };
-        rustix::fs::futimens(&self.fd, &times).map_err(|errno| self.dir.system("set the times of a file in", "", errno))
+        keep_from_cleaners(&self.fd).map_err(|errno| self.dir.system("set the times of a file in", "", errno))
     }
 
     /// Gives it a name, with linkat(2) itself: nothing that would fall back to renaming or copying. EEXIST is for the
@@ -93,6 +86,18 @@ impl Drop for Fresh {
             let _ = rustix::fs::unlinkat(&self.dir, private.as_str(), AtFlags::empty());
         }
     }
+}
+
+/// Dates a file into the future, for cleaners that go by age (tmpreaper, find): it is never old, also when nobody is left to
+/// touch it. The time of reading lies after that of writing, or `relatime` would set it back.
+pub(crate) fn keep_from_cleaners(file: impl AsFd) -> std::result::Result<(), Errno> {
+    /// 2100-01-01: far, and still representable on file systems with 32-bit unsigned seconds.
+    const FAR: i64 = 4_102_444_800;
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: FAR + 1, tv_nsec: 0 },
+        last_modification: Timespec { tv_sec: FAR, tv_nsec: 0 },
+    };
+    rustix::fs::futimens(file, &times)
 }
 
 /// A private name that tells whose it is, after those of the dead have been removed.

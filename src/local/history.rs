@@ -29,6 +29,8 @@ impl Place {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(self.dir.system("open", &path, errno)),
         };
+        // The umask may have taken away what others need. EPERM: it is another's, who has seen to that.
+        let _ = rustix::fs::fchmod(&file, self.dir.file_mode());
         // Blocks before it is touched: see the counter. Where that cannot be had, there is no history.
         match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),

@@ -33,6 +33,10 @@ pub(crate) struct Holder {
     /// A name it keeps beside those in slots. An unnamed file can be linked once only: when its last name is gone, so
     /// is it. A run needs no more than that; a handle that is used again does.
     name: Option<String>,
+    /// It has had a name, so that without any it is lost.
+    linked: std::cell::Cell<bool>,
+    /// The holder is this process, and not one it was asked to hold for.
+    own: bool,
     dir: Directory,
     generation: u64,
 }
@@ -48,8 +52,9 @@ impl Holder {
         // Written to once, so that later stores (on tmpfs) do not set the time of writing anew.
         LiveWords(&words).prepare(0, 0);
         file.keep_from_cleaners()?;
+        let own = body.process.pid == rustix::process::getpid().as_raw_nonzero().get();
         let (dir, generation) = (dir.clone(), dir.generation());
-        Ok(Self { file, words, id: FileId::of(&stat), name: None, dir, generation })
+        Ok(Self { file, words, id: FileId::of(&stat), name: None, linked: false.into(), own, dir, generation })
     }
 
     /// See [`Fresh::keep_from_cleaners`].
@@ -74,6 +79,7 @@ impl Holder {
         match self.file.link(&path) {
             Ok(()) => {
                 self.name = Some(path);
+                self.linked.set(true);
                 Ok(true)
             }
             Err(Errno::NOENT) => Ok(false),
@@ -94,7 +100,22 @@ impl Holder {
         match &self.name {
             Some(name) => rustix::fs::linkat(&self.dir, name.as_str(), &self.dir, path, rustix::fs::AtFlags::empty()),
             None => self.file.link(path),
+        }?;
+        self.linked.set(true);
+        Ok(())
+    }
+
+    /// Whether all its names have been removed: such a file can never be linked again, and another is needed.
+    pub(crate) fn is_lost(&self) -> Result<bool> {
+        if !self.linked.get() {
+            return Ok(false);
         }
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| self.dir.system("look at a record in", "", errno))?;
+        Ok(stat.st_nlink == 0)
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
     }
 
     /// A copy of the descriptor that a COMMAND can inherit, out of the way of the small numbers that scripts use. It
@@ -200,7 +221,7 @@ pub(crate) fn unreadable(dir: &Directory, path: &str) -> Error {
     Error::of(ErrorKind::Unreadable, "read", dir.full(path), "not a record that this version of claim can read")
 }
 
-fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<Record> {
+pub(crate) fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<Record> {
     /// A copy of memory that is being changed may be torn; the next one is not.
     const TRIES: u32 = 3;
     let mut bytes = vec![0; 4096];

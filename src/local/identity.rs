@@ -8,7 +8,6 @@ use crate::local::{process, procfs};
 use crate::record::ProcessId;
 
 /// proc(5) gives the initial pid namespace this inode number (PROC_PID_INIT_INO in the kernel's proc_ns.h).
-#[cfg(feature = "cli")]
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// This process, its boot and its namespaces.
@@ -25,10 +24,11 @@ pub(crate) struct Identity {
 impl Identity {
     /// Asks the system. To be asked again after a fork.
     pub(crate) fn of_this_process() -> Result<Self> {
+        let pid_namespace = namespace("/proc/self/ns/pid")?;
         Ok(Self {
             process: process::own()?,
-            boot: boot_id()?,
-            pid_namespace: namespace("/proc/self/ns/pid")?,
+            boot: boot_id(pid_namespace != INITIAL_PID_NAMESPACE)?,
+            pid_namespace,
             time_namespace: namespace("/proc/self/ns/time")?,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         })
@@ -41,11 +41,24 @@ impl Identity {
     }
 }
 
-fn boot_id() -> Result<String> {
+/// Some container managers put a file of their own over the kernel's boot id, so that one boot has several. Such an id tells
+/// nobody that another boot is over.
+const MASKED: char = '?';
+
+pub(crate) fn is_masked(boot: &str) -> bool {
+    boot.starts_with(MASKED)
+}
+
+fn boot_id(in_container: bool) -> Result<String> {
+    const PROC_SUPER_MAGIC: u64 = 0x9fa0;
     let path = "/proc/sys/kernel/random/boot_id";
+    let cannot = |errno| Error::system("read", path, errno);
+    let file = procfs::open(path).map_err(cannot)?;
+    let on = rustix::fs::fstatfs(&file).map_err(cannot)?;
     let mut buffer = [0; 64];
-    let text = procfs::read_start(path, &mut buffer).map_err(|errno| Error::system("read", path, errno))?;
-    Ok(String::from_utf8_lossy(text).trim().to_owned())
+    let text = String::from_utf8_lossy(procfs::read_once(&file, &mut buffer).map_err(cannot)?).trim().to_owned();
+    let masked = in_container && on.f_type as u64 != PROC_SUPER_MAGIC;
+    Ok(if masked { format!("{MASKED}{text}") } else { text })
 }
 
 /// The inode number that a namespace is known by; 0 where the kernel has no such namespaces.

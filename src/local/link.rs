@@ -41,24 +41,32 @@ impl Place {
 
     /// Gives back a slot that this handle holds.
     ///
-    /// A living holder may unlink its slot without looking, because nobody else does so before changing the state word
+    /// A living holder that holds for itself may unlink its slot without looking, because nobody else does so before changing the state word
     /// from HELD to REVOKED, and `begin_release` is the same exchange: one of the two fails. If it is ours that fails, the
     /// name may be another holder's already, and only the door that everybody else uses is open to us too.
     pub(crate) fn release(&self, holder: &Holder, slot: u32) -> Result<Release> {
         let path = self.layout.slot(slot);
-        if holder.live().begin_release() {
+        if holder.is_own() && holder.live().begin_release() {
             return self
                 .dir
                 .unlink(&path)
                 .map(|was_there| if was_there { Release::Released } else { Release::WasGone });
         }
+        // Held for another process, which may have died and been reclaimed, or revoked.
         let Some(file) = self.open_own(&path, holder)? else { return Ok(Release::WasGone) };
-        // Busy: whoever has revoked it is about to remove it.
-        if let Some(_locked) = try_flock(&self.dir, &path, &file)?
-            && self.names(&path, holder.id)?
-        {
-            self.dir.unlink(&path)?;
+        const PATIENCE_MS: u32 = 1000;
+        for _ in 0..PATIENCE_MS {
+            if let Some(_locked) = try_flock(&self.dir, &path, &file)? {
+                let still_ours = self.names(&path, holder.id)? && self.dir.unlink(&path)?;
+                return Ok(if still_ours && !holder.live().is_revoked() {
+                    Release::Released
+                } else {
+                    Release::WasGone
+                });
+            }
+            crate::clock::pause(std::time::Duration::from_millis(1));
         }
+        // Whoever has had the lock for so long is about to remove it.
         Ok(Release::WasGone)
     }
 
@@ -114,7 +122,7 @@ impl Place {
     ) -> Result<bool> {
         for _ in 0..milliseconds {
             if let Some(_locked) = try_flock(&self.dir, path, file)? {
-                let ours = self.names(path, holder.id)?;
+                let ours = self.names(path, holder.id)? && !holder.live().is_revoked();
                 if ours {
                     holder.live().set_command(command);
                 }

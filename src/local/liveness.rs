@@ -5,7 +5,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, Result};
-use crate::local::identity::Identity;
+use crate::local::identity::{Identity, is_masked};
 use crate::local::process::{self, Watch};
 use crate::record::{ProcessId, RESTING, Record};
 use crate::sys;
@@ -34,7 +34,7 @@ enum Process {
 #[derive(Debug, Clone, Copy)]
 struct Facts {
     same_boot: bool,
-    /// The file system may be shared with another kernel, whose boots are not ours.
+    /// The file system may be shared with another kernel, or a boot id may not be the kernel's.
     may_be_another_host: bool,
     rests_until: Option<u64>,
     /// The processes of the record taken together, where pids mean the same to both; else `None`.
@@ -83,7 +83,7 @@ pub(crate) fn judge(record: &Record, file: BorrowedFd<'_>, me: &Identity) -> Res
     let locked = !settled && sys::is_locked(file).map_err(|e| Error::system("ask for the lock on", "a record", e))?;
     Ok(verdict(Facts {
         same_boot,
-        may_be_another_host: !same_boot && is_shared_between_hosts(file)?,
+        may_be_another_host: !same_boot && (is_masked(&record.body.boot) || is_masked(&me.boot) || !is_local(file)?),
         rests_until,
         processes,
         locked,
@@ -114,25 +114,25 @@ fn ask(process: ProcessId, comparable: bool) -> Result<Process> {
     })
 }
 
-/// File systems that another kernel may have mounted too, by the magic numbers of statfs(2) and linux/magic.h.
-fn is_shared_between_hosts(file: BorrowedFd<'_>) -> Result<bool> {
-    const SHARED: [u32; 12] = [
-        0x6969,      // nfs
-        0x517B,      // smb
-        0xFF53_4D42, // cifs
-        0xFE53_4D42, // smb2
-        0x5346_414F, // afs
-        0x00C3_6400, // ceph
-        0x0116_1970, // gfs2
-        0x7461_636F, // ocfs2
-        0x0102_1997, // 9p
-        0x6573_5546, // fuse: sshfs, virtiofs, glusterfs
-        0x0BD0_0BD0, // lustre
-        0x7375_7245, // coda
+/// Whether the file system is known to be this kernel's alone, by the magic numbers of statfs(2) and linux/magic.h. What is not
+/// known may be shared with another host.
+fn is_local(file: BorrowedFd<'_>) -> Result<bool> {
+    const LOCAL: [u32; 11] = [
+        0x0102_1994, // tmpfs
+        0x8584_58f6, // ramfs
+        0xEF53,      // ext2, 3, 4
+        0x5846_5342, // xfs
+        0x9123_683E, // btrfs
+        0xF2F5_2010, // f2fs
+        0x2FC1_2FC1, // zfs
+        0xCA45_1A4E, // bcachefs
+        0x3153_464A, // jfs
+        0x5265_4973, // reiserfs
+        0x794C_7630, // overlayfs
     ];
     let stat =
         rustix::fs::fstatfs(file).map_err(|errno| Error::system("ask for the file system of", "a record", errno))?;
-    Ok(SHARED.contains(&(stat.f_type as u32)))
+    Ok(LOCAL.contains(&(stat.f_type as u32)))
 }
 
 #[cfg(test)]
@@ -165,6 +165,7 @@ mod tests {
         assert_eq!(verdict(before), Liveness::Dead);
         assert_eq!(verdict(Facts { rests_until: Some(9), ..before }), Liveness::Dead);
         assert_eq!(verdict(Facts { may_be_another_host: true, ..before }), Liveness::Unknown);
+        assert_eq!(verdict(Facts { may_be_another_host: true, locked: true, ..before }), Liveness::Alive);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -99,9 +100,16 @@ fn read_stat(path: &str) -> Result<Option<Stat>> {
 
 /// The first bytes of a small file of the kernel's, in one read.
 pub(crate) fn read_start(path: impl AsRef<Path>, buffer: &mut [u8]) -> std::result::Result<&[u8], Errno> {
+    read_once(&open(path)?, buffer)
+}
+
+pub(crate) fn open(path: impl AsRef<Path>) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = rustix::fs::openat(CWD, path.as_ref(), flags, Mode::empty())?;
-    let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *buffer))?;
+    rustix::fs::openat(CWD, path.as_ref(), flags, Mode::empty())
+}
+
+pub(crate) fn read_once<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> std::result::Result<&'a [u8], Errno> {
+    let length = rustix::io::retry_on_intr(|| rustix::io::read(file, &mut *buffer))?;
     Ok(&buffer[..length])
 }
 

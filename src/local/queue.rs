@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::local::Place;
 use crate::local::dir::Directory;
+use crate::local::fresh::keep_from_cleaners;
 use crate::local::holder::{Holder, Opened};
 use crate::local::layout::TicketName;
 use crate::local::liveness::{Liveness, judge};
@@ -67,15 +68,28 @@ impl Ticket {
     /// What has been told since the last time. A displacement outweighs any number of wake-ups.
     pub(crate) fn read(&self) -> Result<Option<Message>> {
         let Some(fifo) = &self.fifo else { return Ok(None) };
+        let mut told = Vec::new();
         let mut bytes = [0; 256];
-        let mut message = None;
         loop {
             match rustix::io::read(fifo, &mut bytes) {
-                Ok(0) | Err(Errno::AGAIN) => return Ok(message),
-                Ok(length) => message = message.max(parse(&bytes[..length])),
+                Ok(0) | Err(Errno::AGAIN) => return Ok(parse(&told)),
+                Ok(length) => told.extend_from_slice(&bytes[..length]),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.dir.system("read", &self.path, errno)),
             }
+        }
+    }
+
+    /// Lets go of a ticket that has been removed, but not of the record, which may have no other name.
+    pub(crate) fn abandon(&mut self) {
+        self.fifo = None;
+    }
+
+    /// Gives the record the name that goes with the ticket, if it is not there.
+    pub(crate) fn link_record(&self, holder: &Holder) -> Result<()> {
+        match holder.link(&self.holder_path) {
+            Ok(()) | Err(Errno::EXIST | Errno::NOENT) => Ok(()),
+            Err(errno) => Err(crate::local::holder::cannot_link(&self.dir, &self.holder_path, errno)),
         }
     }
 
@@ -181,8 +195,11 @@ impl Place {
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match rustix::fs::openat(&self.dir, hidden.as_str(), flags, Mode::empty()) {
-            // From here on, dropping the ticket cleans up.
-            Ok(fifo) => ticket.fifo = Some(fifo),
+            // From here on, dropping the ticket cleans up. For cleaners that go by age it is dated as records are.
+            Ok(fifo) => {
+                keep_from_cleaners(&fifo).map_err(|errno| self.dir.system("set the times of", &hidden, errno))?;
+                ticket.fifo = Some(fifo);
+            }
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.dir.system("open", &hidden, errno)),
         }
@@ -195,6 +212,8 @@ impl Place {
         loop {
             match holder.link(&ticket.holder_path) {
                 Ok(()) | Err(Errno::EXIST) => return Ok(Some(ticket)),
+                // A record without any name left can get none: the caller has to make another.
+                Err(Errno::NOENT) if holder.is_lost()? => return Ok(None),
                 Err(Errno::NOENT) => self.dir.make_folder(&self.layout.holders).map(drop)?,
                 Err(errno) => return Err(crate::local::holder::cannot_link(&self.dir, &ticket.holder_path, errno)),
             }

@@ -94,7 +94,15 @@ impl Place {
         let path = self.layout.slot(slot);
         let give_up = clock::Deadline::after(PATIENCE);
         loop {
-            let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(false) };
+            let file = match open(&self.dir, &path, OFlags::RDWR) {
+                Ok(Some(file)) => file,
+                Ok(None) => return Ok(false),
+                // No file at all, and so nobody's record: a symbolic link, a socket, a directory.
+                Err(error) if error.kind() == ErrorKind::Unreadable => {
+                    return Ok(whose(None) && self.dir.remove_whatever(&path)?);
+                }
+                Err(error) => return Err(error),
+            };
             let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
             let id = FileId::of(&stat);
             let record = match Opened::at(&self.dir, &path) {
@@ -121,17 +129,33 @@ impl Place {
 
     /// Leaves the slot to the clock in place of a holder that wants no more of it (`--at-least`). False: its time is over.
     #[cfg(feature = "cli")]
-    pub(crate) fn lay_to_rest(&self, slot: u32, pid: i32) -> Result<bool> {
+    pub(crate) fn lay_to_rest(&self, slot: u32, whose: &dyn Fn(Option<&Record>) -> bool) -> Result<bool> {
         let path = self.layout.slot(slot);
         let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(false) };
-        let record = Opened::at(&self.dir, &path)?.map(|opened| opened.record);
-        let rests = record.is_some_and(|it| it.body.process.pid == pid && it.live.until > clock::boot_ns());
-        if !rests {
+        let record = match crate::local::holder::read(&self.dir, &path, &file) {
+            Ok(record) => record,
+            Err(error) if error.kind() == ErrorKind::Unreadable => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if record.live.until <= clock::boot_ns() || !whose(Some(&record)) {
             return Ok(false);
         }
         let words = SharedWords::map(file.as_fd(), WORDS).map_err(|error| self.dir.system("map", &path, error))?;
-        LiveWords(&words).begin_rest();
-        Ok(true)
+        Ok(LiveWords(&words).begin_rest() || LiveWords(&words).is_resting())
+    }
+
+    /// Gives the holder of a slot its number, if it has none yet; says what it is.
+    #[cfg(feature = "cli")]
+    pub(crate) fn number_holder(&self, slot: u32, id: FileId, number: crate::Fence) -> Result<u64> {
+        let path = self.layout.slot(slot);
+        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(number.get()) };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
+        if FileId::of(&stat) != id {
+            return Ok(number.get());
+        }
+        let words = SharedWords::map(file.as_fd(), WORDS).map_err(|error| self.dir.system("map", &path, error))?;
+        LiveWords(&words).set_fence(number.get());
+        Ok(LiveWords(&words).fence())
     }
 
     /// A living holder must lose the right to unlink its slot before anybody else does it; a dead one has none.

@@ -4,14 +4,14 @@
 //! holders, what waits below them, for what, held by whom; if that leads to a process above us, and does so for every slot
 //! on the way, nobody on it can go on before we do.
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::local::Place;
 use crate::local::holder::Opened;
 use crate::local::layout::{QUEUES, TicketName};
 use crate::local::liveness::Liveness;
 use crate::local::procfs;
 use crate::local::slots::Occupied;
-use crate::name::Key;
+use crate::name::{Capacity, Key};
 
 /// A wait that cannot end, spelled out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,42 +25,62 @@ struct Wait {
     blocked: Vec<i32>,
 }
 
+/// Why something is stuck, and the latest arrival among the waits that it hangs on.
+struct Stuck {
+    story: Vec<String>,
+    youngest: u64,
+    /// It hangs on us: it is not somebody else's ring, which somebody else will break.
+    on_us: bool,
+}
+
 struct Search<'a> {
     above: Vec<i32>,
     spread: bool,
     waits: &'a [Wait],
-    /// Keys on the way, so that a ring that does not lead to us ends the search.
-    visited: Vec<Key>,
-    /// The latest arrival on the way.
-    youngest: u64,
+    /// The claims on the way here.
+    path: Vec<Key>,
 }
 
 impl Place {
-    /// Whether waiting for this claim is hopeless. Of a ring, the waiter that closed it (the youngest) is told; the others
+    /// Whether waiting for this claim is hopeless. `alone`: whatever this process itself holds it will not give back while it
+    /// waits (a program that has become `claim`), as nothing above it will. Of a ring, the waiter that closed it (the youngest) is told; the others
     /// go on once it has left. `me` is our ticket, if we have one already.
-    pub(crate) fn hopeless(&self, me: Option<&TicketName>, spread: bool) -> Result<Option<Hopeless>> {
-        let above = procfs::ancestors(self.me.process.pid)?;
-        let waits = self.waits_elsewhere()?;
-        let mut search = Search { above, spread, waits: &waits, visited: Vec::new(), youngest: 0 };
-        let Some(story) = search.stuck(self)? else { return Ok(None) };
-        let closed_by_me = me.is_none_or(|me| search.youngest < me.rev);
-        Ok(closed_by_me.then(|| Hopeless(story.join(", "))))
+    pub(crate) fn hopeless(&self, me: Option<&TicketName>, spread: bool, alone: bool) -> Result<Option<Hopeless>> {
+        let mut above = procfs::ancestors(self.me.process.pid)?;
+        if alone {
+            above.push(self.me.process.pid);
+        }
+        let waits = self.waits(me)?;
+        let mut search = Search { above, spread, waits: &waits, path: Vec::new() };
+        let Some(stuck) = search.stuck(self)? else { return Ok(None) };
+        let closed_by_me = stuck.on_us && me.is_none_or(|me| stuck.youngest < me.rev);
+        Ok(closed_by_me.then(|| Hopeless(stuck.story.join(", "))))
     }
 
-    /// Who waits for other claims in this directory.
-    fn waits_elsewhere(&self) -> Result<Vec<Wait>> {
+    /// Who else waits in this directory.
+    fn waits(&self, me: Option<&TicketName>) -> Result<Vec<Wait>> {
+        /// A ring of more than that is beyond what is looked for.
+        const MOST: usize = 256;
         let mut waits = Vec::new();
         for key in self.dir.list(QUEUES)? {
-            if key == self.layout.key() {
+            // Who waits for our own claim below its only holder has been told itself.
+            if key == self.layout.key() && self.key.max == Capacity::ONE {
                 continue;
             }
             let folder = format!("{QUEUES}/{key}");
-            for ticket in self.dir.list(&folder)?.iter().filter_map(|name| TicketName::parse(name)) {
-                if ticket.pid_namespace != self.me.pid_namespace {
+            let tickets = match self.dir.list(&folder) {
+                Ok(tickets) => tickets,
+                // Something that is no queue.
+                Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => continue,
+                Err(error) => return Err(error),
+            };
+            for ticket in tickets.iter().filter_map(|name| TicketName::parse(name)) {
+                if ticket.pid_namespace != self.me.pid_namespace || me == Some(&ticket) || waits.len() >= MOST {
                     continue;
                 }
                 let record = format!("{}/{key}/{}", crate::local::layout::HOLDERS, ticket.holder_id());
-                let Some(record) = Opened::at(&self.dir, &record)? else { continue };
+                // What cannot be read concerns the claim that it is of, which is another than ours.
+                let Some(record) = readable(Opened::at(&self.dir, &record))?.flatten() else { continue };
                 let Some(key) = record.record.body.key() else { continue };
                 let mut blocked = procfs::ancestors(ticket.pid)?;
                 // With other threads, the process may go on while one of them waits.
@@ -77,30 +97,48 @@ impl Place {
     }
 }
 
+/// `None` for what cannot be read.
+fn readable<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == ErrorKind::Unreadable => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl Search<'_> {
     /// Why no slot of a claim can become free before we have gone on; `None` if one can.
-    fn stuck(&mut self, place: &Place) -> Result<Option<Vec<String>>> {
-        if self.visited.contains(&place.key) {
-            return Ok(None);
+    fn stuck(&mut self, place: &Place) -> Result<Option<Stuck>> {
+        if self.path.contains(&place.key) {
+            // As stuck as the rest of the way here.
+            return Ok(Some(Stuck { story: Vec::new(), youngest: 0, on_us: false }));
         }
-        self.visited.push(place.key.clone());
         let max = place.key.max.get();
-        let occupied = place.occupied(0..max)?;
-        let wanted = if self.spread && self.visited.len() == 1 { 1 } else { max as usize };
+        let mine = self.path.is_empty();
+        let occupied =
+            if mine { place.occupied(0..max)? } else { readable(place.occupied(0..max))?.unwrap_or_default() };
+        let wanted = if self.spread && mine { 1 } else { max as usize };
         if occupied.len() < wanted {
             return Ok(None);
         }
-        let mut story = Vec::new();
-        for holder in &occupied {
-            match self.stuck_holder(place, holder)? {
-                Some(part) => story.extend(part),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(story))
+        self.path.push(place.key.clone());
+        let stuck = self.all_stuck(place, &occupied);
+        self.path.pop();
+        stuck
     }
 
-    fn stuck_holder(&mut self, place: &Place, holder: &Occupied) -> Result<Option<Vec<String>>> {
+    fn all_stuck(&mut self, place: &Place, occupied: &[Occupied]) -> Result<Option<Stuck>> {
+        let mut all = Stuck { story: Vec::new(), youngest: 0, on_us: false };
+        for holder in occupied {
+            let Some(one) = self.stuck_holder(place, holder)? else { return Ok(None) };
+            all.story.extend(one.story);
+            all.youngest = all.youngest.max(one.youngest);
+            all.on_us |= one.on_us;
+        }
+        Ok(Some(all))
+    }
+
+    fn stuck_holder(&mut self, place: &Place, holder: &Occupied) -> Result<Option<Stuck>> {
         let body = &holder.holder.record.body;
         if holder.liveness != Liveness::Alive || body.pid_namespace != place.me.pid_namespace {
             return Ok(None);
@@ -108,20 +146,25 @@ impl Search<'_> {
         let mut pids = vec![body.process.pid];
         pids.extend(holder.holder.record.live.command.map(|command| command.pid));
         if let Some(pid) = pids.iter().find(|pid| self.above.contains(pid)) {
-            return Ok(Some(vec![format!("{} is held by process {pid}, above this one", place.key.name)]));
+            let story = vec![format!("{} is held by process {pid}, above this one", place.key.name)];
+            return Ok(Some(Stuck { story, youngest: 0, on_us: true }));
         }
+        let mut elsewhere = None;
         for wait in self.waits {
             let Some(pid) = pids.iter().find(|pid| wait.blocked.contains(pid)) else { continue };
             if let Some(rest) = self.stuck(&wait.place)? {
-                self.youngest = self.youngest.max(wait.rev);
                 let mut story = vec![format!(
                     "{} is held by process {pid}, below which process {} waits for {}",
                     place.key.name, wait.pid, wait.place.key.name
                 )];
-                story.extend(rest);
-                return Ok(Some(story));
+                story.extend(rest.story);
+                let stuck = Stuck { story, youngest: rest.youngest.max(wait.rev), on_us: rest.on_us };
+                if stuck.on_us {
+                    return Ok(Some(stuck));
+                }
+                elsewhere = Some(stuck);
             }
         }
-        Ok(None)
+        Ok(elsewhere)
     }
 }

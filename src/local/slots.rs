@@ -10,7 +10,7 @@ use crate::local::Place;
 use crate::local::holder::{FileId, Holder, Opened, open};
 use crate::local::link::Take;
 use crate::local::liveness::Liveness;
-use crate::local::process::{Watch, watch};
+use crate::local::process::{Watch, has_ended, watch};
 use crate::local::reclaim::{Occupant, Reclaim};
 use crate::record::{self, LiveWords};
 use crate::sys::SharedWords;
@@ -212,8 +212,11 @@ impl Watched {
             }
             for process in [Some(body.process), holder.record.live.command].into_iter().flatten() {
                 let known = self.0.iter().position(|(id, pid, _)| (*id, *pid) == (holder.id, process.pid));
-                if let Some(known) = known {
-                    kept.push(self.0.swap_remove(known));
+                let known = known.map(|known| self.0.swap_remove(known));
+                if let Some(known) = known
+                    && !has_ended(known.2.as_fd())?
+                {
+                    kept.push(known);
                 } else if let Watch::Alive(pidfd) = watch(process, body.time_namespace == place.me.time_namespace)? {
                     kept.push((holder.id, process.pid, pidfd));
                 }

@@ -142,14 +142,27 @@ impl Watch<'_> {
                 Err(errno) => return Err(cannot(errno)),
             }
         }
-        while self.orders.tree && self.end.is_some() {
-            match rustix::io::retry_on_intr(|| waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)) {
-                Ok(Some(_)) => {}
-                Ok(None) | Err(rustix::io::Errno::CHILD) => break,
+        if self.orders.tree { self.reap_orphans() } else { Ok(()) }
+    }
+
+    /// Orphans that came to us and have ended. COMMAND is not among them: how it ended is to be learned above.
+    fn reap_orphans(&self) -> Result<()> {
+        use nix::sys::wait::{Id, WaitPidFlag, waitid};
+        let cannot = |errno: nix::errno::Errno| Error::system("wait for", "what COMMAND started", errno);
+        let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+        loop {
+            match waitid(Id::All, options | WaitPidFlag::WNOWAIT) {
+                Ok(seen) => match seen.pid() {
+                    Some(pid) if self.end.is_some() || pid.as_raw() != self.started.pid.as_raw_nonzero().get() => {
+                        waitid(Id::Pid(pid), options).map_err(cannot)?;
+                    }
+                    _ => return Ok(()),
+                },
+                Err(nix::errno::Errno::ECHILD) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(cannot(errno)),
             }
         }
-        Ok(())
     }
 
     fn note(&mut self, status: &WaitIdStatus) {

@@ -50,7 +50,14 @@ impl ForkMark {
         unsafe { self.0.as_ref() }.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, value: u64) {
+    /// Sets it if it reads as nought; says what it is then. Of several threads that do so, one sets it for all.
+    pub(crate) fn set_first(&self, value: u64) -> u64 {
+        // SAFETY: as in `get`.
+        let word = unsafe { self.0.as_ref() };
+        word.compare_exchange(0, value, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|set| set, |_| value)
+    }
+
+    fn set(&self, value: u64) {
         // SAFETY: as in `get`.
         unsafe { self.0.as_ref() }.store(value, Ordering::Relaxed);
     }

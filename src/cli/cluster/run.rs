@@ -196,7 +196,7 @@ impl Run<'_> {
             _ => None,
         };
         let program = |facts| self.signals.program(self.argv.clone(), self.environment(facts));
-        let register = &mut || register(&self.contender, custody);
+        let register = &mut || register(&self.contender, custody).unwrap_or(false);
         let kept = Kept::fork(duties, holding, &self.signals, Work { program: &program, register });
         // The keeper has it now.
         drop(inherited);
