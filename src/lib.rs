@@ -29,6 +29,11 @@
 //! * "Held by someone else" is an answer ([`Outcome::Refused`]); failures of the system are errors, with operation and path.
 //! * No global state, no thread of ours, no signal handler, no panic on bad input.
 //!
+//! # Across hosts
+//!
+//! With the feature `etcd` (on by default), the module `etcd` has the same for several hosts that share an etcd: a lease that
+//! tells its owner until when it can be trusted, and the moment it no longer can. It has a thread of its own for each lease.
+//!
 //! # What is not
 //!
 //! * Who removes the directory under living holders gives up the exclusion (not the growth of the fence).
