@@ -4,3 +4,5 @@
 
 #[path = "sys/entry.rs"]
 mod entry;
+
+use hostclaim::cli::main as run;

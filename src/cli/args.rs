@@ -246,6 +246,13 @@ impl Args {
         }
     }
 
+    /// Whether the claim is one across hosts. --check asks no server, and --master makes a directory on this host.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn is_across_hosts(&self) -> bool {
+        let in_env = || std::env::var_os("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty());
+        !matches!(self.mode(), Mode::Check | Mode::Master) && (self.etcd.etcd.is_some() || in_env())
+    }
+
     /// Parses; [`check`](Self::check) does what the definition above cannot say.
     pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
         match quick::read(words) {

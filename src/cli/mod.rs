@@ -27,9 +27,60 @@ use crate::name::{Capacity, Key, Name};
 use args::{Args, Mode};
 use output::{Voice, Volume};
 
-/// The program.
+/// What is done about a claim across hosts; `None`: it is one on this host.
+type Across = fn(&Args, Option<&Name>, &Voice) -> Option<i32>;
+
+/// The program `claim`. For a claim across hosts it becomes `claim-etcd`, which is beside it.
 #[must_use]
 pub fn main() -> i32 {
+    run_program(hand_over)
+}
+
+/// The program `claim-etcd`.
+#[cfg(feature = "etcd")]
+#[must_use]
+pub fn main_across_hosts() -> i32 {
+    run_program(|args, name, voice| match cluster::Cluster::asked_for(args) {
+        Ok(None) => None,
+        Ok(Some(cluster)) => Some(status(cluster::main(args, &cluster, name.cloned(), voice), voice)),
+        Err(error) => Some(status(Err(error), voice)),
+    })
+}
+
+#[cfg(feature = "etcd")]
+fn hand_over(args: &Args, _: Option<&Name>, voice: &Voice) -> Option<i32> {
+    if !args.is_across_hosts() {
+        if args.etcd.endpoints.is_some() {
+            voice.say(&"warning: --endpoints changes nothing without --etcd: this claim is one on this host");
+        }
+        return None;
+    }
+    let become_it = || {
+        let me = std::env::current_exe().map_err(|error| Error::system("find", "/proc/self/exe", error))?;
+        let path = me.with_file_name("claim-etcd");
+        let mask = nix::sys::signal::SigSet::thread_get_mask()
+            .map_err(|errno| Error::system("ask for", "the signal mask", errno))?;
+        let argv = std::iter::once(path.clone().into_os_string()).chain(std::env::args_os().skip(1));
+        // Nothing has been changed yet of what COMMAND is to get as we got it.
+        let program =
+            crate::sys::spawn::Program::new(argv.map(run::to_c).collect(), run::with_variables(&[]), mask, vec![]);
+        Err(Error::system("run", path, program.exec()))
+    };
+    Some(status(become_it(), voice))
+}
+
+#[cfg(not(feature = "etcd"))]
+fn hand_over(args: &Args, _: Option<&Name>, voice: &Voice) -> Option<i32> {
+    if !matches!(args.mode(), Mode::Check | Mode::Master)
+        && std::env::var_os("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty())
+    {
+        voice.error(&"CLAIM_ETCD is set, and this claim was built for one host only");
+        return Some(exit::USAGE);
+    }
+    None
+}
+
+fn run_program(across: Across) -> i32 {
     keep_standard_numbers();
     let words: Vec<OsString> = std::env::args_os().collect();
     let args = match Args::read(&words) {
@@ -75,16 +126,8 @@ pub fn main() -> i32 {
         voice.error(&format_args!("{why} (see claim --help)"));
         return exit::USAGE;
     }
-    #[cfg(feature = "etcd")]
-    match cluster::Cluster::asked_for(&args, &voice) {
-        Ok(None) => {}
-        Ok(Some(cluster)) => return status(cluster::main(&args, &cluster, name, &voice), &voice),
-        Err(error) => return status(Err(error), &voice),
-    }
-    #[cfg(not(feature = "etcd"))]
-    if std::env::var_os("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty()) {
-        voice.error(&"CLAIM_ETCD is set, and this claim was built for one host only");
-        return exit::USAGE;
+    if let Some(status) = across(&args, name.as_ref(), &voice) {
+        return status;
     }
     let done = match (args.mode(), name) {
         (Mode::Run, Some(name)) => run::run(&args, name, &voice),

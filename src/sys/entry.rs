@@ -10,5 +10,5 @@ use std::ffi::{c_char, c_int};
 // SAFETY: the one definition of the symbol in the program, with the signature that C gives it.
 #[unsafe(no_mangle)]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
-    hostclaim::cli::main()
+    super::run()
 }

@@ -32,15 +32,10 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// `None`: the claim is one on this host.
-    pub(crate) fn asked_for(args: &Args, voice: &Voice) -> Result<Option<Self>> {
+    pub(crate) fn asked_for(args: &Args) -> Result<Option<Self>> {
         let options = &args.etcd;
         let env = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let in_env = env("CLAIM_ETCD").is_some_and(|endpoints| !endpoints.is_empty());
-        // Neither talks to etcd, and --check runs where the variable may be set for a COMMAND.
-        if (options.etcd.is_none() && !in_env) || matches!(args.mode(), Mode::Check | Mode::Master) {
-            if options.endpoints.is_some() && !in_env {
-                voice.say(&"warning: --endpoints changes nothing without --etcd: this claim is one on this host");
-            }
+        if !args.is_across_hosts() {
             return Ok(None);
         }
         if args.exec {
