@@ -232,7 +232,8 @@ pub(crate) fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<Record> 
                 Ok(0) => break,
                 Ok(more) => length += more,
                 Err(Errno::INTR) => {}
-                Err(Errno::ISDIR) => return Err(unreadable(dir, path)),
+                // A directory, a FIFO: no record.
+                Err(Errno::ISDIR | Errno::SPIPE) => return Err(unreadable(dir, path)),
                 Err(errno) => return Err(dir.system("read", path, errno)),
             }
             if length > LARGEST {

@@ -190,8 +190,20 @@ fn what_cannot_be_read_is_neither_free_nor_dead_and_goes_by_force_only() {
         assert!(!scene.place.force(0, &|record| record.is_some()).unwrap());
         assert!(scene.place.force(0, &|_| true).unwrap());
     }
-    std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-    assert_eq!(scene.place.occupant(0).unwrap_err().kind(), ErrorKind::Unreadable);
+    let makers: [fn(&std::path::Path); 3] = [
+        |path| std::os::unix::fs::symlink("/dev/null", path).unwrap(),
+        |path| std::fs::create_dir(path).unwrap(),
+        |path| {
+            let fifo = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, path, fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        },
+    ];
+    for make in makers {
+        make(&path);
+        assert_eq!(scene.place.occupant(0).unwrap_err().kind(), ErrorKind::Unreadable);
+        assert!(scene.place.force(0, &|_| true).unwrap());
+        assert!(matches!(scene.place.occupant(0).unwrap(), Occupant::Nobody));
+    }
 }
 
 #[test]

@@ -62,11 +62,12 @@ impl Place {
         /// A ring of more than that is beyond what is looked for.
         const MOST: usize = 256;
         let mut waits = Vec::new();
-        for key in self.dir.list(QUEUES)? {
-            // Who waits for our own claim below its only holder has been told itself.
-            if key == self.layout.key() && self.key.max == Capacity::ONE {
-                continue;
-            }
+        let keys = self.dir.list(QUEUES)?;
+        // Who waits for our own claim below its only holder has been told so itself; a ring needs another claim.
+        if self.key.max == Capacity::ONE && keys.iter().all(|key| key == self.layout.key()) {
+            return Ok(waits);
+        }
+        for key in keys {
             let folder = format!("{QUEUES}/{key}");
             let tickets = match self.dir.list(&folder) {
                 Ok(tickets) => tickets,
