@@ -1,14 +1,15 @@
 //! The one loop of a contender: look, decide by the rule, act, wait.
 
+mod admission;
 mod beyond;
+mod custody;
+mod terms;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::class::Class;
 use crate::clock::{self, Deadline};
 use crate::error::Result;
 use crate::events::{Event, Happening, Observer, Waiting, Who};
@@ -16,79 +17,18 @@ use crate::fence::Fence;
 use crate::local::Place;
 use crate::local::counter::Counter;
 use crate::local::dir::Directory;
-use crate::local::holder::{Holder, Opened, try_flock};
+use crate::local::holder::{Holder, Opened};
 use crate::local::layout::TicketName;
-use crate::local::link::Release;
 use crate::local::liveness::Liveness;
 use crate::local::queue::{Message, Neighbour, Ticket};
 use crate::local::slots::{Attempt, Occupied, Watched};
 use crate::local::wait::{Reasons, Woken};
 use crate::name::Key;
-use crate::record::{Body, LONGEST_LABEL, ProcessId};
+use crate::record::{Body, LONGEST_LABEL};
 use crate::rule::{self, Contender as Asker, Turn};
 
-/// How a handle contends for its claim.
-#[derive(Debug, Clone)]
-pub(crate) struct Terms {
-    pub(crate) class: Class,
-    /// At most so many waiters; `None`: no bound.
-    pub(crate) queue_size: Option<u32>,
-    pub(crate) at_least: Duration,
-    pub(crate) spread: bool,
-    pub(crate) label: Vec<u8>,
-    /// The holder, if that is not this process.
-    pub(crate) on_behalf_of: Option<ProcessId>,
-    /// See [`Body::lock_covers`].
-    pub(crate) lock_covers: bool,
-    /// See [`Body::tree`].
-    pub(crate) tree: bool,
-    /// The handle will be used again, so its record needs a name of its own.
-    pub(crate) reusable: bool,
-    /// Waits that cannot end are refused.
-    pub(crate) look_for_rings: bool,
-}
-
-/// What ended an attempt.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    Acquired(Custody),
-    Refused(Refused),
-    /// An interrupt ended it.
-    Interrupted,
-}
-
-/// Why a claim was not had. It is an answer, not an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// Why.
-    pub reason: Refusal,
-    /// One who has it, if that could be seen.
-    pub holder: Option<Who>,
-    /// How many wait.
-    pub waiting: usize,
-}
-
-/// The reasons.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// It was tried once, and others have it or are before us.
-    Held,
-    /// The time for waiting is over.
-    TimedOut,
-    /// The queue is full.
-    QueueFull {
-        /// When to come back, in seconds.
-        retry_after: u64,
-    },
-    /// A newcomer of a higher class has taken our place in a bounded queue.
-    Displaced {
-        /// When to come back, in seconds.
-        retry_after: u64,
-    },
-    /// It could never be had: a process above this one holds it, or this wait would close a ring. The text spells it out.
-    Hopeless(String),
-}
+pub(crate) use terms::{Ended, Terms};
+pub use terms::{Refusal, Refused};
 
 /// What can end a wait from outside: descriptors, and what to make of one that has become readable.
 pub(crate) trait Interrupts {
@@ -203,20 +143,6 @@ impl Contender {
         anew.next().ok_or_else(|| self.place.dir.system("count in", "fence", Errno::STALE))
     }
 
-    #[cfg(feature = "cli")]
-    /// The slot that process has already, if it has one, and its number: given to it here, if whoever had the slot for it
-    /// died before that.
-    pub(crate) fn held_by(&self, process: ProcessId) -> Result<Option<(u32, u64)>> {
-        let occupied = self.place.occupied(0..self.place.key.max.get())?;
-        let theirs = occupied.iter().find(|occupied| occupied.holder.record.body.process == process);
-        let Some(theirs) = theirs else { return Ok(None) };
-        let fence = match theirs.holder.record.live.fence {
-            0 => self.place.number_holder(theirs.slot, theirs.holder.id, self.number()?)?,
-            fence => fence,
-        };
-        Ok(Some((theirs.slot, fence)))
-    }
-
     /// Contends until it holds, is refused, the deadline passes (`once`: without waiting at all), or an interrupt
     /// ends it.
     pub(crate) fn acquire(
@@ -270,14 +196,6 @@ impl Contender {
             }
         }
         ended
-    }
-
-    /// Gives back a slot that was had, but never came to be a custody: an error or a panic was in the way.
-    fn give_back_stray(&mut self) -> Result<()> {
-        let (Some(slot), Some(holder)) = (self.slot, &self.holder) else { return Ok(()) };
-        self.place.release(holder, slot)?;
-        (self.slot, self.holder) = (None, None);
-        self.after_release(0)
     }
 
     fn contend(
@@ -478,27 +396,6 @@ impl Contender {
         Ok(attempt)
     }
 
-    /// The slot is linked: from here on it is ours, and only its number is missing. `None`: it was taken away by force
-    /// before we had one, so somebody else may have a smaller one by now, and ours is told to nobody.
-    fn take_custody(&mut self, slot: u32) -> Result<Option<Custody>> {
-        let since = clock::monotonic_ns();
-        let fence = match self.number() {
-            Ok(fence) => fence,
-            Err(error) => {
-                self.give_back_stray()?;
-                return Err(error);
-            }
-        };
-        let Some(holder) = &self.holder else { return Ok(None) };
-        if holder.live().set_fence(fence.get()) {
-            let fence = Fence::new(holder.live().fence());
-            return Ok(Some(Custody { slot, fence, since }));
-        }
-        // Whoever revoked it may not be done yet; that file is never linked again.
-        self.give_back_stray()?;
-        Ok(None)
-    }
-
     /// The directory has been removed under us: there is nothing in it to come back to.
     fn begin_anew(&mut self, ticket: &mut Option<Ticket>) -> Result<()> {
         *ticket = None;
@@ -509,86 +406,6 @@ impl Contender {
         self.counter = Counter::open(&self.place.dir, &self.place.me.boot)?;
         self.holder = None;
         self.holder().map(drop)
-    }
-
-    /// Joins the queue; or says when to come back, because it is full.
-    fn join(&mut self) -> Result<std::result::Result<Ticket, u64>> {
-        self.holder()?;
-        let Some(holder) = &self.holder else { return self.retry_after(None).map(Err) };
-        let class = self.terms.class;
-        if self.terms.queue_size == Some(0) {
-            return self.retry_after(None).map(Err);
-        }
-        // Only those who mind the bound exclude each other while they count and join, and not for long: order, safety
-        // and progress hang on nothing here, so that nobody who is stopped in the middle can hold up the others.
-        let minds = self.terms.queue_size.is_some() && self.rejoin.is_none();
-        let _lock = if minds { self.lock_queue()? } else { None };
-        if minds && let Some(retry_after) = self.admit()? {
-            return Ok(Err(retry_after));
-        }
-        holder.live().set_queued(clock::unix_us());
-        loop {
-            let rev = self.rejoin.map_or_else(|| self.number(), Ok)?;
-            if let Some(ticket) = self.place.enqueue(holder, class, rev)? {
-                // With our ticket in the queue, nobody takes it for idle.
-                self.place.begin_history()?;
-                self.place.wake_behind(ticket.name.position())?;
-                return Ok(Ok(ticket));
-            }
-        }
-    }
-
-    /// Closing the descriptor lets go of the lock; should a fork by another thread have kept it open, others wait for it
-    /// in vain, and go on without after [their patience](PATIENCE).
-    fn lock_queue(&self) -> Result<Option<rustix::fd::OwnedFd>> {
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let Place { dir, layout, .. } = &self.place;
-        let give_up = Deadline::after(PATIENCE);
-        loop {
-            dir.make_folder(&layout.queue)?;
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let folder = match rustix::fs::openat(dir, layout.queue.as_str(), flags, Mode::empty()) {
-                Ok(folder) => folder,
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(dir.system("open directory", &layout.queue, errno)),
-            };
-            loop {
-                // Kept until the descriptor is closed.
-                match try_flock(dir, &layout.queue, &folder)? {
-                    Some(locked) => {
-                        std::mem::forget(locked);
-                        break;
-                    }
-                    None if give_up.has_passed() => return Ok(None),
-                    None => clock::pause(Duration::from_millis(1)),
-                }
-            }
-            // The directory may have been removed, and another made, before we had the lock.
-            let ours = rustix::fs::fstat(&folder).map_err(|errno| dir.system("look at", &layout.queue, errno))?;
-            let there = dir.stat(&layout.queue)?;
-            if there.is_some_and(|there| there.st_ino == ours.st_ino) {
-                return Ok(Some(folder));
-            }
-        }
-    }
-
-    /// The waiters that are alive.
-    fn waiters(&self) -> Result<Vec<TicketName>> {
-        let mut alive = Vec::new();
-        for ticket in self.place.tickets()? {
-            if self.place.visit(ticket)?.is_some() {
-                alive.push(ticket);
-            }
-        }
-        Ok(alive)
-    }
-
-    pub(crate) fn retry_after(&self, waiters: Option<usize>) -> Result<u64> {
-        let waiters = match waiters {
-            Some(waiters) => waiters,
-            None => self.waiters()?.len() + self.place.beyond()?.len(),
-        };
-        Ok(rule::retry_after(self.place.mean_hold()?, waiters, self.place.key.max.get()))
     }
 
     fn refuse(&self, reason: Refusal, occupied: &[Occupied], ticket: Option<&Ticket>) -> Result<Ended> {
@@ -618,60 +435,6 @@ impl Contender {
                 let retry_after = self.retry_after(None)?;
                 self.report(observer, Happening::Rejected { retry_after })
             }
-        }
-    }
-
-    /// Gives the slot back, or leaves it to rest; then sees to whoever waits.
-    pub(crate) fn release(&mut self, custody: Custody, observer: &mut dyn Observer) -> Result<Release> {
-        let Some(holder) = &self.holder else { return Ok(Release::WasGone) };
-        let rests = holder.live().until() > clock::boot_ns();
-        let release = if rests && (holder.live().begin_rest() || holder.live().is_resting()) {
-            // The record stays where it is, for the clock to end; the next custody needs another.
-            self.holder = None;
-            Release::Released
-        } else {
-            // If this fails, the slot is still noted, and tried again before anything else is done.
-            self.place.release(holder, custody.slot)?
-        };
-        self.slot = None;
-        if release == Release::WasGone {
-            // Whoever revoked it may not be done yet; that file is never linked again.
-            self.holder = None;
-        }
-        let duration = Duration::from_nanos(clock::monotonic_ns().saturating_sub(custody.since));
-        if let Err(error) = self.after_release(clock::as_ns(duration)) {
-            observer.trouble(&error);
-        }
-        let what = match release {
-            Release::Released => Happening::Released { duration, fence: custody.fence },
-            Release::WasGone => Happening::Lost,
-        };
-        self.report(observer, what)?;
-        Ok(release)
-    }
-
-    /// Wakes the right waiter, or leaves nothing behind where nobody waits.
-    fn after_release(&self, held_ns: u64) -> Result<()> {
-        let queued = self.place.has_queue()?;
-        let mut waiters = queued && self.place.wake_first()?;
-        let has_more = self.place.key.max.get() > 1;
-        if has_more && self.place.reclaim_dead()? && queued {
-            waiters = self.place.wake_first()?;
-        }
-        let in_use = waiters || (has_more && self.place.is_held()?);
-        match (in_use, queued) {
-            // Whoever waits or holds now will tidy up.
-            (true, true) => self.place.remember_hold(held_ns),
-            (true, false) => {
-                self.place.dir.make_folder(&self.place.layout.queue)?;
-                self.place.begin_history()?;
-                self.place.remember_hold(held_ns)?;
-                // The others may have gone, and looked, before that was there.
-                self.place.tidy()
-            }
-            (false, true) => self.place.tidy(),
-            (false, false) if self.terms.reusable => Ok(()),
-            (false, false) => self.place.tidy(),
         }
     }
 
@@ -736,5 +499,4 @@ pub(crate) fn who(occupied: &Occupied) -> Who {
 }
 
 #[cfg(all(test, feature = "cli"))]
-#[path = "acquire_tests.rs"]
 mod tests;

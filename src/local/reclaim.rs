@@ -171,5 +171,4 @@ impl Place {
 }
 
 #[cfg(all(test, feature = "cli"))]
-#[path = "reclaim_tests.rs"]
 mod tests;

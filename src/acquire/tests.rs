@@ -1,7 +1,10 @@
 //! What can happen to a contender between two of its steps.
 
 use super::*;
+use crate::class::Class;
+use crate::local::link::Release;
 use crate::name::{Capacity, Name};
+use crate::record::ProcessId;
 
 struct Nobody;
 
