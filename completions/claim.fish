@@ -13,7 +13,7 @@ complete -c claim -l dir -d 'The claim directory; without it: $CLAIM_DIR, else /
 complete -c claim -l events -d 'Append one line of JSON to FILE for everything that happens to this claim' -r -F
 complete -c claim -l etcd -d 'Claim across hosts, through etcd at ENDPOINTS (as `host:port`, `https://host:port`; comma-separated). CLAIM_ETCD in the environment switches this on as well' -r
 complete -c claim -l ttl -d 'Across hosts: how long a silent holder stays the holder; at least 1s. Without it: 10s' -r
-complete -c claim -l endpoints -d 'Where etcd is, if neither --etcd nor CLAIM_ETCD says so; without it: $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379' -r
+complete -c claim -l endpoints -d 'Where etcd is, if --etcd does not say so; without it: $CLAIM_ETCD, else $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379' -r
 complete -c claim -l user -d 'The user of etcd\'s, as NAME or NAME:PASSWORD; without it: $ETCDCTL_USER. A password on a command line can be seen by others: better --password-file, or $ETCDCTL_PASSWORD' -r
 complete -c claim -l password-file -d 'The file that the user\'s password is in' -r -F
 complete -c claim -l cacert -d 'The certificate of the authority that etcd\'s is to be signed by; without it: $ETCDCTL_CACERT, else the system\'s' -r -F

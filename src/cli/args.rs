@@ -178,7 +178,7 @@ pub(crate) struct EtcdArgs {
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
-    /// Where etcd is, if neither --etcd nor CLAIM_ETCD says so; without it: $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379.
+    /// Where etcd is, if --etcd does not say so; without it: $CLAIM_ETCD, else $ETCDCTL_ENDPOINTS, else 127.0.0.1:2379.
     #[arg(long, value_name = "ENDPOINTS")]
     pub(crate) endpoints: Option<String>,
 
