@@ -3,6 +3,7 @@
 mod admission;
 mod beyond;
 mod custody;
+mod look;
 mod terms;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,16 +18,19 @@ use crate::fence::Fence;
 use crate::local::Place;
 use crate::local::counter::Counter;
 use crate::local::dir::Directory;
+use crate::local::history::History;
 use crate::local::holder::{Holder, Opened};
 use crate::local::layout::TicketName;
 use crate::local::liveness::Liveness;
-use crate::local::queue::{Message, Neighbour, Ticket};
+use crate::local::queue::Ticket;
+use crate::local::ring::Lineage;
 use crate::local::slots::{Attempt, Occupied, Watched};
 use crate::local::wait::{Reasons, Woken};
 use crate::name::Key;
 use crate::record::{Body, LONGEST_LABEL};
-use crate::rule::{self, Contender as Asker, Turn};
+use crate::rule::{self, Turn};
 
+use look::{Suspicion, Why};
 pub(crate) use terms::{Ended, Terms};
 pub use terms::{Refusal, Refused};
 
@@ -61,6 +65,8 @@ pub(crate) struct Contender {
     pub(crate) place: Place,
     pub(crate) terms: Terms,
     counter: Counter,
+    history: Option<History>,
+    lineage: Lineage,
     holder: Option<Holder>,
     /// The slot that our record is linked to, or was when something went wrong on the way: to be given back before it is
     /// used for anything else.
@@ -69,30 +75,12 @@ pub(crate) struct Contender {
     rejoin: Option<Fence>,
 }
 
-/// What a look at the queue has shown.
-struct Look {
-    turn: Turn,
-    /// The neighbour to wait for, if it is not our turn.
-    behind: Option<Neighbour>,
-    /// Waiters before us, by their tickets.
-    before: usize,
-    /// Our ticket was taken out of the queue: when to come back, in seconds.
-    displaced: Option<u64>,
-}
-
-/// Waiters who stood first beside a free slot when we looked, and those who still did a good while later: whatever holds them
-/// up (a frozen container shows no other sign), they are passed over.
-#[derive(Default)]
-struct Suspicion {
-    suspect: Option<u64>,
-    convicted: Vec<u64>,
-}
-
 impl Contender {
     pub(crate) fn new(dir: Directory, key: Key, terms: Terms) -> Result<Self> {
         let place = Place::new(dir, key)?;
         let counter = Counter::open(&place.dir, &place.me.boot)?;
-        Ok(Self { place, terms, counter, holder: None, slot: None, rejoin: None })
+        let (history, lineage) = (None, Lineage::default());
+        Ok(Self { place, terms, counter, history, lineage, holder: None, slot: None, rejoin: None })
     }
 
     /// The record of this handle, made where there is none.
@@ -214,10 +202,10 @@ impl Contender {
         let mut suspicion = Suspicion::default();
         let mut ring_check_every = RING_CHECK_FIRST;
         let mut next_ring_check = Deadline::after(Duration::ZERO);
-        let mut next_report = Deadline::after(Duration::ZERO);
-        let mut slept_out = false;
+        let mut next_report = if observer.wants_waits() { Deadline::after(Duration::ZERO) } else { Deadline::NEVER };
+        let mut why = Why::default();
         loop {
-            let look = self.look(ticket, &mut suspicion, slept_out)?;
+            let look = self.look(ticket, &mut suspicion, why)?;
             if let Some(retry_after) = look.displaced {
                 return self.refuse(Refusal::Displaced { retry_after }, &[], ticket.as_ref());
             }
@@ -230,7 +218,9 @@ impl Contender {
                         None => continue,
                     },
                     Attempt::NoDirectory => {
-                        self.begin_anew(ticket)?;
+                        if !self.renew_lost_record(ticket.as_ref())? {
+                            self.begin_anew(ticket)?;
+                        }
                         continue;
                     }
                     Attempt::Occupied(by) => occupied = by,
@@ -242,7 +232,8 @@ impl Contender {
                 next_ring_check = Deadline::after(ring_check_every);
                 ring_check_every = (ring_check_every * 2).min(RING_CHECK_LAST);
                 let mine = ticket.as_ref().map(|ticket| &ticket.name);
-                if let Some(hopeless) = self.place.hopeless(mine, self.terms.spread, !self.terms.reusable)? {
+                let alone = !self.terms.reusable;
+                if let Some(hopeless) = self.place.hopeless(&mut self.lineage, mine, self.terms.spread, alone)? {
                     return self.refuse(Refusal::Hopeless(hopeless.0), &occupied, ticket.as_ref());
                 }
             }
@@ -257,7 +248,7 @@ impl Contender {
                 }
                 self.report(observer, Happening::Queued)?;
                 // A slot may have become free before the ticket was there for its releaser to see.
-                slept_out = false;
+                why = Why::default();
                 continue;
             }
 
@@ -274,7 +265,7 @@ impl Contender {
                 let again = observer.waiting(&Waiting { elapsed, before: look.before, holder });
                 next_report = again.map_or(Deadline::NEVER, Deadline::after);
             }
-            watched.follow(&occupied, &self.place)?;
+            watched.follow(&mut occupied, &self.place)?;
             let pace = if look.turn == Turn::Mine { 0 } else { look.before.max(1) };
             let look_again = Deadline::after(rule::look_again_after(pace));
             let wake = until.or_sooner(look_again).or_sooner(next_report);
@@ -293,7 +284,10 @@ impl Contender {
                 reasons.readable(pidfd);
             }
             let woken = reasons.sleep(wake)?;
-            slept_out = woken == Woken::Timeout && look_again.has_passed();
+            why = Why {
+                told: woken == Woken::By(fds.len()),
+                slept_out: woken == Woken::Timeout && look_again.has_passed(),
+            };
             let interrupt = match woken {
                 Woken::By(number) if number < fds.len() => Some(number),
                 _ => None,
@@ -301,80 +295,6 @@ impl Contender {
             drop(fds);
             if interrupt.is_some_and(|number| interrupts.ends(number)) {
                 return Ok(Ended::Interrupted);
-            }
-        }
-    }
-
-    /// Whose turn it is, as far as the queue shows.
-    fn look(&mut self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, slept_out: bool) -> Result<Look> {
-        let first = Look { turn: Turn::Mine, behind: None, before: 0, displaced: None };
-        if ticket.is_none() && !self.place.has_queue()? {
-            return Ok(first);
-        }
-        let tickets = self.place.tickets()?;
-        if let Some(mine) = ticket {
-            // After listing: who displaces us says so before the ticket goes, so one that is not there any more and
-            // about which nothing was said was lost in another way.
-            if let Some(Message::Displaced(retry_after)) = mine.read()? {
-                return Ok(Look { displaced: Some(retry_after), ..first });
-            }
-            if !tickets.contains(&mine.name) {
-                self.come_back(mine)?;
-                return self.look(ticket, suspicion, slept_out);
-            }
-            // Cleaned away, it could not be linked to a slot any more.
-            if self.holder.as_ref().is_some_and(|holder| holder.is_lost().unwrap_or(false)) {
-                self.holder = None;
-                let holder = self.holder()?;
-                holder.live().set_queued(clock::unix_us());
-                mine.link_record(holder)?;
-            }
-        }
-        let me = match &ticket {
-            Some(ticket) => Asker::Waiter(ticket.name.position()),
-            None => Asker::Newcomer(self.terms.class),
-        };
-        let before: Vec<TicketName> = tickets.into_iter().filter(|other| me.is_behind(other.position())).collect();
-        let mut neighbours = Vec::new();
-        let standings = before.iter().rev().copied();
-        let convicted = |name: &TicketName| suspicion.convicted.contains(&name.rev);
-        let standings = self.place.standings(standings.filter(|name| !convicted(name)), &mut neighbours);
-        let turn = rule::turn(standings)?;
-        let before = before.len();
-        let Turn::Behind(steps) = turn else { return Ok(Look { before: 0, ..first }) };
-        let neighbour = neighbours.swap_remove(steps);
-        if ticket.is_some() && slept_out {
-            let rev = neighbour.name.rev;
-            if !self.place.has_free_slot(self.terms.spread)? {
-                // No slot was left lying: whoever was too slow then is judged anew.
-                *suspicion = Suspicion::default();
-            } else if suspicion.suspect == Some(rev) {
-                // It has not moved beside a free slot for a whole sleep of ours.
-                suspicion.convicted.push(rev);
-                suspicion.suspect = None;
-                return self.look(ticket, suspicion, slept_out);
-            } else {
-                suspicion.suspect = Some(rev);
-            }
-        }
-        Ok(Look { turn, behind: Some(neighbour), before, displaced: None })
-    }
-
-    /// Our ticket is not where it was: taken for dead, or cleaned away. The place is still ours.
-    fn come_back(&mut self, ticket: &mut Ticket) -> Result<()> {
-        let name = ticket.name;
-        // Not by leaving: that would take the record's name, which may be its only one.
-        ticket.abandon();
-        loop {
-            if self.holder()?.is_lost()? {
-                self.holder = None;
-            }
-            let holder = self.holder()?;
-            holder.live().set_queued(clock::unix_us());
-            let Some(holder) = &self.holder else { continue };
-            if let Some(back) = self.place.publish(holder, name)? {
-                *ticket = back;
-                return Ok(());
             }
         }
     }
@@ -404,6 +324,7 @@ impl Contender {
         self.place.dir.furnish()?;
         self.place.dir.hold_off_cleaners()?;
         self.counter = Counter::open(&self.place.dir, &self.place.me.boot)?;
+        self.history = None;
         self.holder = None;
         self.holder().map(drop)
     }

@@ -84,7 +84,12 @@ pub trait Observer: Send {
         let _ = error;
     }
 
-    /// It still waits. Returns when it wants to be told again.
+    /// Whether waits are wanted. Looking who holds costs some system calls.
+    fn wants_waits(&self) -> bool {
+        true
+    }
+
+    /// It still waits. Returns when it wants to be told again. Only called if [`wants_waits`](Self::wants_waits).
     fn waiting(&mut self, waiting: &Waiting) -> Option<Duration> {
         let _ = waiting;
         None

@@ -92,6 +92,10 @@ impl Observer for Nobody {
     fn wants_events(&self) -> bool {
         false
     }
+
+    fn wants_waits(&self) -> bool {
+        false
+    }
 }
 
 impl Claim {

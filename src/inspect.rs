@@ -12,6 +12,7 @@ use crate::local::identity::Identity;
 use crate::local::layout::{CLAIMS, Layout, QUEUES, SlotName, TicketName, parse_key};
 use crate::local::liveness::Liveness;
 use crate::local::reclaim::Occupant;
+use crate::local::slots::Occupied;
 use crate::name::{Capacity, Key, Name};
 
 /// A holder, or a waiter.
@@ -115,7 +116,7 @@ impl Report {
         let first = self.entries.len();
         for &slot in slots {
             match place.occupant(slot) {
-                Ok(Occupant::Holder(holder, liveness)) => {
+                Ok(Occupant::Holder(Occupied { holder, liveness, .. })) => {
                     let live = &holder.record.live;
                     self.entries.push(Entry {
                         slot: Some(slot),

@@ -35,8 +35,7 @@ impl Contender {
             let rev = self.rejoin.map_or_else(|| self.number(), Ok)?;
             if let Some(ticket) = self.place.enqueue(holder, class, rev)? {
                 // With our ticket in the queue, nobody takes it for idle.
-                self.place.begin_history()?;
-                self.place.wake_behind(ticket.name.position())?;
+                self.place.begin_history(&mut self.history)?;
                 return Ok(Ok(ticket));
             }
         }

@@ -85,21 +85,22 @@ impl Contender {
     }
 
     /// Wakes the right waiter, or leaves nothing behind where nobody waits.
-    fn after_release(&self, held_ns: u64) -> Result<()> {
-        let queued = self.place.has_queue()?;
-        let mut waiters = queued && self.place.wake_first()?;
+    fn after_release(&mut self, held_ns: u64) -> Result<()> {
+        let queue = self.place.queue()?;
+        let queued = queue.is_some();
+        let mut waiters = self.place.wake_first(queue.unwrap_or_default())?;
         let has_more = self.place.key.max.get() > 1;
         if has_more && self.place.reclaim_dead()? && queued {
-            waiters = self.place.wake_first()?;
+            waiters = self.place.wake_first(self.place.tickets()?)?;
         }
         let in_use = waiters || (has_more && self.place.is_held()?);
         match (in_use, queued) {
             // Whoever waits or holds now will tidy up.
-            (true, true) => self.place.remember_hold(held_ns),
+            (true, true) => self.place.remember_hold(&mut self.history, held_ns),
             (true, false) => {
                 self.place.dir.make_folder(&self.place.layout.queue)?;
-                self.place.begin_history()?;
-                self.place.remember_hold(held_ns)?;
+                self.place.begin_history(&mut self.history)?;
+                self.place.remember_hold(&mut self.history, held_ns)?;
                 // The others may have gone, and looked, before that was there.
                 self.place.tidy()
             }

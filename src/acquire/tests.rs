@@ -44,7 +44,7 @@ fn a_displacement_between_two_looks_is_not_taken_for_a_lost_ticket() {
     let ticket = waiter.join().unwrap().unwrap();
     waiter.place.displace(ticket.name, 7).unwrap();
     let mut ticket = Some(ticket);
-    let look = waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+    let look = waiter.look(&mut ticket, &mut Suspicion::default(), Why::default()).unwrap();
     assert_eq!(look.displaced, Some(7));
     assert_eq!(waiter.place.tickets().unwrap(), []);
 }
@@ -60,10 +60,17 @@ fn a_run_whose_ticket_and_record_were_cleaned_away_comes_back_with_another_recor
     let is_listed = |waiter: &Contender| waiter.place.tickets().unwrap() == [name];
     for folder in [waiter.place.layout.queue.clone(), waiter.place.layout.holders.clone()] {
         std::fs::remove_dir_all(dir.full(&folder)).unwrap();
-        waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+        waiter.look(&mut ticket, &mut Suspicion::default(), Why::default()).unwrap();
         assert!(is_listed(&waiter));
-        assert!(dir.exists(&waiter.place.layout.holder(&name.holder_id())).unwrap() || folder.starts_with("holders"));
+        assert!(
+            dir.stat(&waiter.place.layout.holder(&name.holder_id())).unwrap().is_some()
+                || folder.starts_with("holders")
+        );
     }
+    // The record has no name left. That is seen when it would be needed, or at the next look by the clock.
+    assert!(matches!(waiter.try_slots(&mut Nobody).unwrap(), Attempt::NoDirectory));
+    assert!(waiter.renew_lost_record(ticket.as_ref()).unwrap());
+    assert!(!waiter.renew_lost_record(ticket.as_ref()).unwrap());
     assert!(matches!(waiter.try_slots(&mut Nobody).unwrap(), Attempt::Taken(0)));
 }
 
@@ -101,7 +108,7 @@ fn a_ticket_that_was_cleaned_away_comes_back_to_its_place() {
     let mut ticket = Some(waiter.join().unwrap().unwrap());
     let name = ticket.as_ref().unwrap().name;
     std::fs::remove_dir_all(dir.full(&waiter.place.layout.queue)).unwrap();
-    let look = waiter.look(&mut ticket, &mut Suspicion::default(), false).unwrap();
+    let look = waiter.look(&mut ticket, &mut Suspicion::default(), Why::default()).unwrap();
     assert_eq!((look.turn, look.displaced), (Turn::Mine, None));
     assert_eq!(waiter.place.tickets().unwrap(), [name]);
 }
@@ -129,8 +136,14 @@ fn a_waiter_that_does_not_move_beside_a_free_slot_is_passed_over_after_two_sleep
     let mut suspicion = Suspicion::default();
     // Woken, it looks and waits; only a whole sleep counts.
     for _ in 0..3 {
-        assert!(matches!(next.look(&mut ticket, &mut suspicion, false).unwrap().turn, Turn::Behind(_)));
+        assert!(matches!(next.look(&mut ticket, &mut suspicion, Why::default()).unwrap().turn, Turn::Behind(_)));
     }
-    assert!(matches!(next.look(&mut ticket, &mut suspicion, true).unwrap().turn, Turn::Behind(_)));
-    assert_eq!(next.look(&mut ticket, &mut suspicion, true).unwrap().turn, Turn::Mine);
+    assert!(matches!(
+        next.look(&mut ticket, &mut suspicion, Why { slept_out: true, ..Why::default() }).unwrap().turn,
+        Turn::Behind(_)
+    ));
+    assert_eq!(
+        next.look(&mut ticket, &mut suspicion, Why { slept_out: true, ..Why::default() }).unwrap().turn,
+        Turn::Mine
+    );
 }

@@ -81,7 +81,7 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
             released += 1;
         }
     }
-    if released > 0 && !place.wake_first()? {
+    if released > 0 && !place.wake_first(place.tickets()?)? {
         place.tidy()?;
     }
     match released {

@@ -117,6 +117,10 @@ impl Observer for Eyes {
         self.file.is_some()
     }
 
+    fn wants_waits(&self) -> bool {
+        self.line.is_enabled() || self.voice.is_verbose()
+    }
+
     fn trouble(&mut self, error: &Error) {
         self.voice.error(error);
     }

@@ -1,5 +1,6 @@
 //! What `claim` says on standard error: whole lines, each beginning `claim: NAME: `.
 
+use std::cell::OnceCell;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -54,6 +55,10 @@ impl Voice {
         }
     }
 
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.volume >= Volume::Verbose
+    }
+
     /// One write, so that lines of several processes do not mix. If nobody can read it, nothing can be done about that.
     fn line(&self, what: &dyn Display) {
         let _ = std::io::stderr().write_all(format!("{}{what}\n", self.prefix).as_bytes());
@@ -79,20 +84,24 @@ pub(crate) fn holder(who: &Who) -> String {
 #[derive(Debug)]
 pub(crate) struct WaitingLine {
     voice: Voice,
-    enabled: bool,
+    /// Asked for when somebody waits.
+    enabled: OnceCell<bool>,
     shown: bool,
 }
 
 impl WaitingLine {
     pub(crate) fn new(voice: &Voice) -> Self {
-        let enabled = voice.volume >= Volume::Normal && std::io::stderr().is_terminal();
-        Self { voice: voice.clone(), enabled, shown: false }
+        Self { voice: voice.clone(), enabled: OnceCell::new(), shown: false }
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        *self.enabled.get_or_init(|| self.voice.volume >= Volume::Normal && std::io::stderr().is_terminal())
     }
 
     /// Shows how the wait stands; says when to be called again.
     pub(crate) fn update(&mut self, waiting: &Waiting) -> Option<Duration> {
         const FROM: Duration = Duration::from_secs(1);
-        if !self.enabled {
+        if !self.is_enabled() {
             return None;
         }
         if let Some(early) = FROM.checked_sub(waiting.elapsed).filter(|early| !early.is_zero()) {

@@ -185,19 +185,19 @@ impl Directory {
         }
     }
 
-    /// Names what is in a directory inside.
+    /// Names what is in a directory inside. One that is not there is empty.
     pub(crate) fn list(&self, folder: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         self.for_each(folder, |name| names.push(String::from_utf8_lossy(name).into_owned()))?;
         Ok(names)
     }
 
-    /// Calls for every name in a directory inside. A directory that is not there is empty.
-    pub(crate) fn for_each(&self, folder: &str, mut each: impl FnMut(&[u8])) -> Result<()> {
+    /// Calls for every name in a directory inside. False: it is not there.
+    pub(crate) fn for_each(&self, folder: &str, mut each: impl FnMut(&[u8])) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(self, folder, flags, Mode::empty()) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(self.system("open directory", folder, errno)),
         };
         let mut buffer = Vec::with_capacity(16 * 1024);
@@ -214,7 +214,7 @@ impl Directory {
                 each(name);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Removes a name inside; true: it was there.
@@ -252,15 +252,6 @@ impl Directory {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.system("look at", path, errno)),
-        }
-    }
-
-    /// Whether there is something of that name inside.
-    pub(crate) fn exists(&self, path: &str) -> Result<bool> {
-        match rustix::fs::accessat(self, path, rustix::fs::Access::EXISTS, AtFlags::empty()) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(self.system("look for", path, errno)),
         }
     }
 

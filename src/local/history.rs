@@ -2,10 +2,10 @@
 //!
 //! It lies in the queue's directory and goes with it. Nothing but that estimate hangs on it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, Stat, fallocate};
 use rustix::io::Errno;
 
 use crate::error::Result;
@@ -17,45 +17,77 @@ const LAST: usize = 20;
 const WORDS: usize = LAST + 1;
 const SIZE: u64 = (WORDS * 8) as u64;
 
+/// The file of hold times, opened to add to it.
+#[derive(Debug)]
+pub(crate) struct History {
+    fd: OwnedFd,
+    words: SharedWords,
+}
+
+impl History {
+    /// Whether it is still the one that others read: it goes when the claim is idle.
+    fn is_current(&self) -> bool {
+        rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink > 0 && is_whole(&stat))
+    }
+
+    fn add(&self, nanoseconds: u64) {
+        let count = self.words[0].fetch_add(1, Ordering::Relaxed);
+        // Never 0, which stands for "none yet".
+        self.words[1 + (count % LAST as u64) as usize].store(nanoseconds.max(1), Ordering::Relaxed);
+    }
+}
+
+fn is_whole(stat: &Stat) -> bool {
+    u64::try_from(stat.st_size).unwrap_or(0) >= SIZE
+}
+
 impl Place {
-    /// Makes the place for hold times, where it is not there. Whoever does that sees to it that it is tidied away: by having a
-    /// ticket in the queue, or by tidying afterwards.
-    pub(crate) fn begin_history(&self) -> Result<()> {
-        let path = self.layout.stats();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, self.dir.file_mode()) {
-            Ok(file) => file,
-            // Tidied away, or cleaned, meanwhile: an estimate the less.
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(self.dir.system("open", &path, errno)),
-        };
-        // The umask may have taken away what others need. EPERM: it is another's, who has seen to that.
-        let _ = rustix::fs::fchmod(&file, self.dir.file_mode());
-        // Blocks before it is touched: see the counter. Where that cannot be had, there is no history.
-        match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(self.dir.system("give a block to", &path, errno)),
+    /// Makes the place for hold times, where it is not there, and opens it. Whoever does that sees to it that it is tidied
+    /// away: by having a ticket in the queue, or by tidying afterwards.
+    pub(crate) fn begin_history(&self, history: &mut Option<History>) -> Result<()> {
+        if !history.as_ref().is_some_and(History::is_current) {
+            *history = self.open_history(OFlags::CREATE)?;
         }
+        Ok(())
     }
 
     /// Adds a hold time, if anybody wants to know.
-    pub(crate) fn remember_hold(&self, nanoseconds: u64) -> Result<()> {
+    pub(crate) fn remember_hold(&self, history: &mut Option<History>, nanoseconds: u64) -> Result<()> {
+        if !history.as_ref().is_some_and(History::is_current) {
+            *history = self.open_history(OFlags::empty())?;
+        }
+        if let Some(history) = history {
+            history.add(nanoseconds);
+        }
+        Ok(())
+    }
+
+    /// `None`: it is not there, or is being made.
+    fn open_history(&self, create: OFlags) -> Result<Option<History>> {
         let path = self.layout.stats();
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(&self.dir, path.as_str(), flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(()),
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
+        let fd = match rustix::fs::openat(&self.dir, path.as_str(), flags, self.dir.file_mode()) {
+            Ok(fd) => fd,
+            // Tidied away, or cleaned, meanwhile: an estimate the less.
+            Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.dir.system("open", &path, errno)),
         };
-        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
-        if u64::try_from(stat.st_size).unwrap_or(0) < SIZE {
-            return Ok(());
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.dir.system("look at", &path, errno))?;
+        if !is_whole(&stat) {
+            if create.is_empty() {
+                return Ok(None);
+            }
+            // The umask may have taken away what others need. EPERM: it is another's, who has seen to that.
+            let _ = rustix::fs::fchmod(&fd, self.dir.file_mode());
+            // Blocks before it is touched: see the counter. Where that cannot be had, there is no history.
+            match fallocate(&fd, FallocateFlags::empty(), 0, SIZE) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP) => return Ok(None),
+                Err(errno) => return Err(self.dir.system("give a block to", &path, errno)),
+            }
         }
-        let words = SharedWords::map(file.as_fd(), WORDS).map_err(|e| self.dir.system("map", &path, e))?;
-        let count = words[0].fetch_add(1, Ordering::Relaxed);
-        // Never 0, which stands for "none yet".
-        words[1 + (count % LAST as u64) as usize].store(nanoseconds.max(1), Ordering::Relaxed);
-        Ok(())
+        let words = SharedWords::map(fd.as_fd(), WORDS).map_err(|e| self.dir.system("map", &path, e))?;
+        Ok(Some(History { fd, words }))
     }
 
     /// The mean of the last hold times, in nanoseconds, if there are any.
@@ -94,13 +126,21 @@ mod tests {
         let at = tempfile::tempdir().unwrap();
         let key = Key { name: Name::new("x").unwrap(), max: Capacity::ONE };
         let place = Place::new(Directory::at(at.path()).unwrap(), key).unwrap();
-        place.remember_hold(7).unwrap();
+        let mut history = None;
+        place.remember_hold(&mut history, 7).unwrap();
         assert_eq!(place.mean_hold().unwrap(), None, "no queue, no history");
         place.dir.make_folder(&place.layout.queue).unwrap();
-        place.begin_history().unwrap();
+        place.begin_history(&mut history).unwrap();
         for time in 1..=30 {
-            place.remember_hold(time * 100).unwrap();
+            place.remember_hold(&mut history, time * 100).unwrap();
         }
         assert_eq!(place.mean_hold().unwrap(), Some((1100 + 3000) / 2));
+
+        // Idle in between: what was opened before is nobody's any more.
+        place.tidy().unwrap();
+        place.dir.make_folder(&place.layout.queue).unwrap();
+        place.begin_history(&mut history).unwrap();
+        place.remember_hold(&mut history, 5).unwrap();
+        assert_eq!(place.mean_hold().unwrap(), Some(5));
     }
 }

@@ -167,14 +167,13 @@ impl Opened {
     /// Opens and reads what stands at `path`. `None`: nothing.
     pub(crate) fn at(dir: &Directory, path: &str) -> Result<Option<Self>> {
         let Some(fd) = open(dir, path, OFlags::RDONLY)? else { return Ok(None) };
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| dir.system("look at", path, errno))?;
-        let record = read(dir, path, &fd)?;
-        Ok(Some(Self { record, id: FileId::of(&stat), fd }))
+        let (record, id) = read(dir, path, &fd)?;
+        Ok(Some(Self { record, id, fd }))
     }
 
     /// The record as it is now.
     pub(crate) fn read_again(&self, dir: &Directory, path: &str) -> Result<Record> {
-        read(dir, path, &self.fd)
+        read(dir, path, &self.fd).map(|(record, _)| record)
     }
 }
 
@@ -221,13 +220,18 @@ pub(crate) fn unreadable(dir: &Directory, path: &str) -> Error {
     Error::of(ErrorKind::Unreadable, "read", dir.full(path), "not a record that this version of claim can read")
 }
 
-pub(crate) fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<Record> {
+/// The record in an open file, and which file that is.
+pub(crate) fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<(Record, FileId)> {
     /// A copy of memory that is being changed may be torn; the next one is not.
     const TRIES: u32 = 3;
-    let mut bytes = vec![0; 4096];
+    let stat = rustix::fs::fstat(fd).map_err(|errno| dir.system("look at", path, errno))?;
+    // Nothing of a record that has a name changes its size.
+    let size = usize::try_from(stat.st_size).ok().filter(|size| (1..=LARGEST).contains(size));
+    let Some(size) = size else { return Err(unreadable(dir, path)) };
+    let mut bytes = vec![0; size];
     for _ in 0..TRIES {
         let mut length = 0;
-        loop {
+        while length < size {
             match rustix::io::pread(fd, &mut bytes[length..], length as u64) {
                 Ok(0) => break,
                 Ok(more) => length += more,
@@ -236,15 +240,9 @@ pub(crate) fn read(dir: &Directory, path: &str, fd: &OwnedFd) -> Result<Record> 
                 Err(Errno::ISDIR | Errno::SPIPE) => return Err(unreadable(dir, path)),
                 Err(errno) => return Err(dir.system("read", path, errno)),
             }
-            if length > LARGEST {
-                return Err(unreadable(dir, path));
-            }
-            if length == bytes.len() {
-                bytes.resize(length * 2, 0);
-            }
         }
         if let Ok(record) = decode_record(&bytes[..length]) {
-            return Ok(record);
+            return Ok((record, FileId::of(&stat)));
         }
     }
     Err(unreadable(dir, path))

@@ -1,5 +1,7 @@
 //! Who this process is, as far as records and judgements need to know.
 
+use std::sync::OnceLock;
+
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
@@ -19,6 +21,7 @@ pub(crate) struct Identity {
     /// Start times are shown shifted by the reader's time namespace, so two of them cannot be compared across.
     pub(crate) time_namespace: u64,
     pub(crate) host: String,
+    proc_is_ours: OnceLock<bool>,
 }
 
 impl Identity {
@@ -31,7 +34,19 @@ impl Identity {
             pid_namespace,
             time_namespace: namespace("/proc/self/ns/time")?,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            proc_is_ours: OnceLock::new(),
         })
+    }
+
+    /// See [`procfs::is_ours`]. Asked once: a process stays in its pid namespace, and its /proc does not change under it.
+    pub(crate) fn proc_is_ours(&self) -> Result<bool> {
+        match self.proc_is_ours.get() {
+            Some(&known) => Ok(known),
+            None => {
+                let ours = procfs::is_ours()?;
+                Ok(*self.proc_is_ours.get_or_init(|| ours))
+            }
+        }
     }
 
     /// In a container, that is: in any pid namespace but the initial one.

@@ -63,6 +63,12 @@ impl Layout {
         Self::of_encoded(format!("{encoded}@{}", key.max))
     }
 
+    /// Of a key as it stands in the directory. `None`: it is none.
+    pub(crate) fn read(key: &str) -> Option<(Self, Capacity)> {
+        let (_, max) = parse_key(key)?;
+        Some((Self::of_encoded(key.to_owned()), max))
+    }
+
     fn of_encoded(key: String) -> Self {
         Self { queue: format!("{QUEUES}/{key}"), holders: format!("{HOLDERS}/{key}"), key }
     }

@@ -2,7 +2,7 @@
 //!
 //! Only *proven* dead is ever reclaimed. The facts are gathered here; what follows from them is [`verdict`], which is pure.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::local::identity::{Identity, is_masked};
@@ -67,21 +67,31 @@ fn verdict(facts: Facts) -> Liveness {
 
 /// Judges the holder of a record, whose file is open as `file`.
 pub(crate) fn judge(record: &Record, file: BorrowedFd<'_>, me: &Identity) -> Result<Liveness> {
+    Ok(judge_and_watch(record, file, me)?.0)
+}
+
+/// The same; where a process proves the holder alive, with a descriptor that will tell of its end.
+pub(crate) fn judge_and_watch(
+    record: &Record,
+    file: BorrowedFd<'_>,
+    me: &Identity,
+) -> Result<(Liveness, Option<(ProcessId, OwnedFd)>)> {
     let same_boot = record.body.boot == me.boot;
     let given_up = record.live.state == RESTING;
     let rests_until = Some(record.live.until).filter(|&until| until > crate::clock::boot_ns());
-    let processes = if given_up {
-        Some(Process::Dead)
+    let (processes, alive) = if given_up {
+        (Some(Process::Dead), None)
     } else if same_boot && record.body.pid_namespace == me.pid_namespace {
-        Some(processes(record, me)?)
+        let (processes, alive) = processes(record, me)?;
+        (Some(processes), alive)
     } else {
-        None
+        (None, None)
     };
     // The lock is asked for only where the answer could hang on it.
     let settled = matches!(processes, Some(Process::Alive))
         || (processes == Some(Process::Dead) && (!record.body.tree || given_up));
     let locked = !settled && sys::is_locked(file).map_err(|e| Error::system("ask for the lock on", "a record", e))?;
-    Ok(verdict(Facts {
+    let verdict = verdict(Facts {
         same_boot,
         may_be_another_host: !same_boot && (is_masked(&record.body.boot) || is_masked(&me.boot) || !is_local(file)?),
         rests_until,
@@ -89,29 +99,22 @@ pub(crate) fn judge(record: &Record, file: BorrowedFd<'_>, me: &Identity) -> Res
         locked,
         lock_covers: record.body.lock_covers,
         tree: record.body.tree && !given_up,
-    }))
+    });
+    Ok((verdict, alive))
 }
 
 /// A record with two processes is dead when both are.
-fn processes(record: &Record, me: &Identity) -> Result<Process> {
+fn processes(record: &Record, me: &Identity) -> Result<(Process, Option<(ProcessId, OwnedFd)>)> {
     let comparable = record.body.time_namespace == me.time_namespace;
     let mut together = Process::Dead;
     for process in [Some(record.body.process), record.live.command].into_iter().flatten() {
-        match ask(process, comparable)? {
-            Process::Alive => return Ok(Process::Alive),
-            Process::Unknown => together = Process::Unknown,
-            Process::Dead => {}
+        match process::watch(process, comparable)? {
+            Watch::Alive(pidfd) => return Ok((Process::Alive, Some((process, pidfd)))),
+            Watch::Unknown => together = Process::Unknown,
+            Watch::Dead => {}
         }
     }
-    Ok(together)
-}
-
-fn ask(process: ProcessId, comparable: bool) -> Result<Process> {
-    Ok(match process::watch(process, comparable)? {
-        Watch::Alive(_) => Process::Alive,
-        Watch::Dead => Process::Dead,
-        Watch::Unknown => Process::Unknown,
-    })
+    Ok((together, None))
 }
 
 /// Whether the file system is known to be this kernel's alone, by the magic numbers of statfs(2) and linux/magic.h. What is not

@@ -28,6 +28,11 @@ impl Stat {
         matches!(self.state, b'T' | b't')
     }
 
+    /// A zombie, or just about to be none any more. Of a process with several threads only its first has ended.
+    pub(crate) fn is_zombie(self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
     /// Whether `id` is a thread of a process that has another number.
     pub(crate) fn is_thread_of_another(self, id: i32) -> Result<bool> {
         // A thread has a directory in /proc like a process, but only a process is listed among its own threads' leaders:
@@ -63,6 +68,11 @@ pub(crate) fn stat(pid: i32) -> Result<Option<Stat>> {
     if !is_ours()? {
         return Ok(None);
     }
+    stat_of_ours(pid)
+}
+
+/// The same for who knows that [/proc is ours](is_ours).
+pub(crate) fn stat_of_ours(pid: i32) -> Result<Option<Stat>> {
     read_stat(&format!("/proc/{pid}/stat"))
 }
 

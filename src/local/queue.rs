@@ -32,6 +32,8 @@ pub(crate) struct Ticket {
     holder_path: String,
     dir: Directory,
     generation: u64,
+    /// Whoever stands directly behind has been told that it does not stand there alone any more.
+    pub(crate) announced: bool,
 }
 
 /// What has been told to a waiter.
@@ -73,7 +75,13 @@ impl Ticket {
         loop {
             match rustix::io::read(fifo, &mut bytes) {
                 Ok(0) | Err(Errno::AGAIN) => return Ok(parse(&told)),
-                Ok(length) => told.extend_from_slice(&bytes[..length]),
+                Ok(length) => {
+                    told.extend_from_slice(&bytes[..length]);
+                    // pipe(7): a read takes what is there, up to its size; so there was no more.
+                    if length < bytes.len() {
+                        return Ok(parse(&told));
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.dir.system("read", &self.path, errno)),
             }
@@ -143,19 +151,19 @@ fn parse(bytes: &[u8]) -> Option<Message> {
 }
 
 impl Place {
-    /// Whether anybody has waited since the claim was last idle. Without a queue nobody needs to be asked.
-    pub(crate) fn has_queue(&self) -> Result<bool> {
-        self.dir.exists(&self.layout.queue)
-    }
-
     /// The tickets in the order of service, those of the dead among them.
     pub(crate) fn tickets(&self) -> Result<Vec<TicketName>> {
+        Ok(self.queue()?.unwrap_or_default())
+    }
+
+    /// The same; `None`: nobody has waited since the claim was last idle.
+    pub(crate) fn queue(&self) -> Result<Option<Vec<TicketName>>> {
         let mut tickets = Vec::new();
-        self.dir.for_each(&self.layout.queue, |name| {
+        let is_there = self.dir.for_each(&self.layout.queue, |name| {
             tickets.extend(std::str::from_utf8(name).ok().and_then(TicketName::parse));
         })?;
         tickets.sort_unstable_by_key(TicketName::position);
-        Ok(tickets)
+        Ok(is_there.then_some(tickets))
     }
 
     /// Joins the queue with a place drawn before.
@@ -171,14 +179,16 @@ impl Place {
 
     /// Makes a ticket of that name; also when our own was taken for dead or cleaned away, to have the same place again.
     pub(crate) fn publish(&self, holder: &Holder, name: TicketName) -> Result<Option<Ticket>> {
-        self.dir.make_folder(&self.layout.queue)?;
-        self.dir.make_folder(&self.layout.holders)?;
         let (hidden, path) = (self.layout.hidden_ticket(&name), self.layout.ticket(&name));
         let mode = self.dir.file_mode();
-        match rustix::fs::mknodat(&self.dir, hidden.as_str(), FileType::Fifo, mode, 0) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.dir.system("make FIFO", &hidden, errno)),
+        loop {
+            match rustix::fs::mknodat(&self.dir, hidden.as_str(), FileType::Fifo, mode, 0) {
+                Ok(()) | Err(Errno::EXIST) => break,
+                Err(Errno::NOENT) if self.dir.make_folder(&self.layout.queue)? => {}
+                // Made and removed again by others meanwhile.
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(self.dir.system("make FIFO", &hidden, errno)),
+            }
         }
         let mut ticket = Ticket {
             name,
@@ -187,14 +197,25 @@ impl Place {
             holder_path: self.layout.holder(&name.holder_id()),
             dir: self.dir.clone(),
             generation: self.dir.generation(),
+            announced: false,
         };
-        match rustix::fs::chmodat(&self.dir, hidden.as_str(), mode, AtFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.dir.system("set the mode of", &hidden, errno)),
-        }
+        // The umask may have taken away what the others need, or we.
+        let set_mode = || rustix::fs::chmodat(&self.dir, hidden.as_str(), mode, AtFlags::empty());
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match rustix::fs::openat(&self.dir, hidden.as_str(), flags, Mode::empty()) {
+        let open = || rustix::fs::openat(&self.dir, hidden.as_str(), flags, Mode::empty());
+        let is_shared = !(mode & !Mode::RWXU).is_empty();
+        if is_shared {
+            match set_mode() {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(self.dir.system("set the mode of", &hidden, errno)),
+            }
+        }
+        let opened = match open() {
+            Err(Errno::ACCESS) if !is_shared => set_mode().and_then(|()| open()),
+            opened => opened,
+        };
+        match opened {
             // From here on, dropping the ticket cleans up. For cleaners that go by age it is dated as records are.
             Ok(fifo) => {
                 keep_from_cleaners(&fifo).map_err(|errno| self.dir.system("set the times of", &hidden, errno))?;
@@ -214,7 +235,7 @@ impl Place {
                 Ok(()) | Err(Errno::EXIST) => return Ok(Some(ticket)),
                 // A record without any name left can get none: the caller has to make another.
                 Err(Errno::NOENT) if holder.is_lost()? => return Ok(None),
-                Err(Errno::NOENT) => self.dir.make_folder(&self.layout.holders).map(drop)?,
+                Err(Errno::NOENT) => drop(self.dir.make_folder(&self.layout.holders)?),
                 Err(errno) => return Err(crate::local::holder::cannot_link(&self.dir, &ticket.holder_path, errno)),
             }
         }
@@ -235,14 +256,25 @@ impl Place {
         if name.pid_namespace != self.me.pid_namespace {
             return Ok(Some((Neighbour { name, fifo }, Standing::Ready)));
         }
-        if process::has_gone(name.pid)? {
+        let Some(standing) = self.standing(name.pid)? else {
             // Only its forked children still have the FIFO open.
             self.sweep(&name, &path)?;
             return Ok(None);
-        }
-        let stopped = procfs::stat(name.pid)?.is_some_and(procfs::Stat::is_stopped);
-        let standing = if stopped { Standing::Absent } else { Standing::Ready };
+        };
         Ok(Some((Neighbour { name, fifo }, standing)))
+    }
+
+    /// How the process of that pid stands, in this pid namespace; `None` if it has ended.
+    ///
+    /// One look at /proc says both that it is there and whether it is stopped. Only where that shows nothing (it is gone,
+    /// or hidden from us, or /proc is another's), or a zombie, which may have left threads behind, the kernel is asked.
+    fn standing(&self, pid: i32) -> Result<Option<Standing>> {
+        let shown = if self.me.proc_is_ours()? { procfs::stat_of_ours(pid)? } else { None };
+        match shown {
+            Some(stat) if stat.is_stopped() => Ok(Some(Standing::Absent)),
+            Some(stat) if !stat.is_zombie() => Ok(Some(Standing::Ready)),
+            _ => Ok((!process::has_gone(pid)?).then_some(Standing::Ready)),
+        }
     }
 
     /// Removes what a waiter that is gone has left. The ticket goes last: it is what the rest is found by.
@@ -286,9 +318,8 @@ impl Place {
         }
     }
 
-    /// Wakes the first waiter that can take a slot. False: nobody waits.
-    pub(crate) fn wake_first(&self) -> Result<bool> {
-        let tickets = self.tickets()?;
+    /// Wakes the first waiter of the queue that can take a slot. False: nobody waits.
+    pub(crate) fn wake_first(&self, tickets: Vec<TicketName>) -> Result<bool> {
         let mut neighbours = Vec::new();
         let first = rule::first_ready(self.standings(tickets.into_iter(), &mut neighbours))?;
         if let Some(first) = first {
@@ -314,13 +345,10 @@ impl Place {
         })
     }
 
-    /// Wakes the waiter directly behind a place: whoever stood in front until that place was taken, or given up.
-    pub(crate) fn wake_behind(&self, position: Position) -> Result<()> {
-        for name in self.tickets()? {
-            if name.position() <= position {
-                continue;
-            }
-            if let Some((neighbour, Standing::Ready)) = self.visit(name)? {
+    /// Wakes the waiter directly behind a place: whoever stood there until that place was taken.
+    pub(crate) fn wake_behind(&self, position: Position, tickets: &[TicketName]) -> Result<()> {
+        for name in tickets.iter().filter(|name| name.position() > position) {
+            if let Some((neighbour, Standing::Ready)) = self.visit(*name)? {
                 return self.tell(&neighbour, Message::Wake);
             }
         }
@@ -341,7 +369,8 @@ impl Place {
     /// The directory goes only if it is empty (rmdir(2) sees to that), so who joins meanwhile is not lost: it finds its
     /// directory gone before it has put anything in, and makes it again, or it keeps the directory there.
     pub(crate) fn tidy(&self) -> Result<()> {
-        for ticket in self.tickets()? {
+        let queue = self.queue()?;
+        for &ticket in queue.iter().flatten() {
             if self.visit(ticket)?.is_some() {
                 return Ok(());
             }
@@ -349,17 +378,20 @@ impl Place {
         if self.is_held()? {
             return Ok(());
         }
-        if !self.dir.remove_folder(&self.layout.holders)? {
+        let has_holders = !self.dir.remove_folder(&self.layout.holders)?;
+        if has_holders {
             self.sweep_holders()?;
         }
-        if self.has_queue()? {
+        if queue.is_some() {
             for hidden in self.dir.list(&self.layout.queue)? {
                 self.sweep_hidden(&hidden)?;
             }
             self.dir.unlink(&self.layout.stats())?;
             self.dir.remove_folder(&self.layout.queue)?;
         }
-        self.dir.remove_folder(&self.layout.holders)?;
+        if has_holders || queue.is_some() {
+            self.dir.remove_folder(&self.layout.holders)?;
+        }
         Ok(())
     }
 

@@ -30,14 +30,15 @@ use {
 use crate::error::Result;
 use crate::local::Place;
 use crate::local::holder::{Opened, try_flock};
-use crate::local::liveness::{Liveness, judge};
+use crate::local::liveness::{Liveness, judge, judge_and_watch};
+use crate::local::slots::Occupied;
 
 /// What stands in a slot.
 #[derive(Debug)]
 pub(crate) enum Occupant {
     Nobody,
     /// Somebody holds it, or it rests, or nobody can tell.
-    Holder(Box<Opened>, Liveness),
+    Holder(Occupied),
     /// A dead holder: steps 1 and 2 are done.
     Dead(Box<Opened>),
 }
@@ -63,9 +64,11 @@ impl Place {
         if opened.record.body.name != self.key.name.as_bytes() || opened.record.body.max != self.key.max.get() {
             return Err(crate::local::holder::unreadable(&self.dir, &path));
         }
-        Ok(match judge(&opened.record, opened.as_fd(), &self.me)? {
-            Liveness::Dead => Occupant::Dead(Box::new(opened)),
-            liveness => Occupant::Holder(Box::new(opened), liveness),
+        let (liveness, alive) = judge_and_watch(&opened.record, opened.as_fd(), &self.me)?;
+        let holder = Box::new(opened);
+        Ok(match liveness {
+            Liveness::Dead => Occupant::Dead(holder),
+            liveness => Occupant::Holder(Occupied { slot, holder, liveness, alive }),
         })
     }
 
@@ -133,7 +136,7 @@ impl Place {
         let path = self.layout.slot(slot);
         let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(false) };
         let record = match crate::local::holder::read(&self.dir, &path, &file) {
-            Ok(record) => record,
+            Ok((record, _)) => record,
             Err(error) if error.kind() == ErrorKind::Unreadable => return Ok(false),
             Err(error) => return Err(error),
         };

@@ -7,7 +7,7 @@
 use crate::error::{ErrorKind, Result};
 use crate::local::Place;
 use crate::local::holder::Opened;
-use crate::local::layout::{QUEUES, TicketName};
+use crate::local::layout::{Layout, QUEUES, TicketName};
 use crate::local::liveness::Liveness;
 use crate::local::procfs;
 use crate::local::slots::Occupied;
@@ -33,6 +33,21 @@ struct Stuck {
     on_us: bool,
 }
 
+/// The processes above this one, as they were when they were last listed. They only ever become fewer: one that ends is
+/// replaced by init or by a subreaper, which was above before. So a list that was good once is enough to tell that no
+/// holder is above; what is said to be above is looked at anew.
+#[derive(Debug, Default)]
+pub(crate) struct Lineage(Option<Vec<i32>>);
+
+impl Lineage {
+    fn known(&mut self, me: i32) -> Result<&[i32]> {
+        match self.0 {
+            Some(ref known) => Ok(known),
+            None => Ok(self.0.insert(procfs::ancestors(me)?)),
+        }
+    }
+}
+
 struct Search<'a> {
     above: Vec<i32>,
     spread: bool,
@@ -45,24 +60,49 @@ impl Place {
     /// Whether waiting for this claim is hopeless. `alone`: whatever this process itself holds it will not give back while it
     /// waits (a program that has become `claim`), as nothing above it will. Of a ring, the waiter that closed it (the youngest) is told; the others
     /// go on once it has left. `me` is our ticket, if we have one already.
-    pub(crate) fn hopeless(&self, me: Option<&TicketName>, spread: bool, alone: bool) -> Result<Option<Hopeless>> {
-        let mut above = procfs::ancestors(self.me.process.pid)?;
-        if alone {
-            above.push(self.me.process.pid);
+    pub(crate) fn hopeless(
+        &self,
+        lineage: &mut Lineage,
+        me: Option<&TicketName>,
+        spread: bool,
+        alone: bool,
+    ) -> Result<Option<Hopeless>> {
+        let mine = self.me.process.pid;
+        let waited_for = self.dir.list(QUEUES)?;
+        // Every such wait leads to a holder above us, of this claim or of one that others wait for; mostly there is none.
+        if !self.any_held_by(lineage.known(mine)?, alone.then_some(mine), &waited_for)? {
+            return Ok(None);
         }
-        let waits = self.waits(me)?;
+        *lineage = Lineage::default();
+        let mut above = lineage.known(mine)?.to_vec();
+        above.extend(alone.then_some(mine));
+        let waits = self.waits(me, waited_for)?;
         let mut search = Search { above, spread, waits: &waits, path: Vec::new() };
         let Some(stuck) = search.stuck(self)? else { return Ok(None) };
         let closed_by_me = stuck.on_us && me.is_none_or(|me| stuck.youngest < me.rev);
         Ok(closed_by_me.then(|| Hopeless(stuck.story.join(", "))))
     }
 
-    /// Who else waits in this directory.
-    fn waits(&self, me: Option<&TicketName>) -> Result<Vec<Wait>> {
+    /// Whether any of those processes is on record as a holder, dead or alive, of this claim or of one of those keys.
+    fn any_held_by(&self, above: &[i32], and: Option<i32>, keys: &[String]) -> Result<bool> {
+        let others = keys.iter().filter(|key| *key != self.layout.key()).filter_map(|key| Layout::read(key));
+        for (layout, max) in std::iter::once((self.layout.clone(), self.key.max)).chain(others) {
+            for slot in self.slots_in_use(&layout, 0..max.get())? {
+                let Some(holder) = readable(Opened::at(&self.dir, &layout.slot(slot)))?.flatten() else { continue };
+                let processes = [Some(holder.record.body.process), holder.record.live.command];
+                if processes.iter().flatten().any(|it| above.contains(&it.pid) || and == Some(it.pid)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Who else waits in this directory, for one of those keys.
+    fn waits(&self, me: Option<&TicketName>, keys: Vec<String>) -> Result<Vec<Wait>> {
         /// A ring of more than that is beyond what is looked for.
         const MOST: usize = 256;
         let mut waits = Vec::new();
-        let keys = self.dir.list(QUEUES)?;
         // Who waits for our own claim below its only holder has been told so itself; a ring needs another claim.
         if self.key.max == Capacity::ONE && keys.iter().all(|key| key == self.layout.key()) {
             return Ok(waits);
@@ -90,7 +130,7 @@ impl Place {
                 }
                 // A script that claims for itself waits for its `claim --acquire`.
                 blocked.push(record.record.body.process.pid);
-                let place = Place { key: key.clone(), layout: crate::local::layout::Layout::of(&key), ..self.clone() };
+                let place = Place { key: key.clone(), layout: Layout::of(&key), ..self.clone() };
                 waits.push(Wait { place, rev: ticket.rev, pid: ticket.pid, blocked });
             }
         }

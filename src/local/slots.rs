@@ -8,11 +8,12 @@ use crate::class::Class;
 use crate::error::Result;
 use crate::local::Place;
 use crate::local::holder::{FileId, Holder, Opened, open};
+use crate::local::layout::{CLAIMS, Layout, SlotName};
 use crate::local::link::Take;
 use crate::local::liveness::Liveness;
 use crate::local::process::{Watch, has_ended, watch};
 use crate::local::reclaim::{Occupant, Reclaim};
-use crate::record::{self, LiveWords};
+use crate::record::{self, LiveWords, ProcessId};
 use crate::sys::SharedWords;
 
 /// A slot that somebody has, as it was seen.
@@ -21,6 +22,8 @@ pub(crate) struct Occupied {
     pub(crate) slot: u32,
     pub(crate) holder: Box<Opened>,
     pub(crate) liveness: Liveness,
+    /// A process that proves the holder alive, and the descriptor that will tell of its end.
+    pub(crate) alive: Option<(ProcessId, OwnedFd)>,
 }
 
 impl Occupied {
@@ -88,7 +91,7 @@ impl Place {
         let mut occupied = Vec::new();
         for slot in slots {
             match self.occupant(slot)? {
-                Occupant::Holder(holder, liveness) => occupied.push(Occupied { slot, holder, liveness }),
+                Occupant::Holder(holder) => occupied.push(holder),
                 Occupant::Nobody => match self.take(holder, slot)? {
                     Take::Taken => return Ok(Attempt::Taken(slot)),
                     Take::Occupied | Take::NoDirectory => {}
@@ -109,26 +112,26 @@ impl Place {
     /// The slots that somebody has. Dead holders are none.
     pub(crate) fn occupied(&self, slots: std::ops::Range<u32>) -> Result<Vec<Occupied>> {
         let mut occupied = Vec::new();
-        for slot in self.slots_in_use(slots)? {
-            if let Occupant::Holder(holder, liveness) = self.occupant(slot)? {
-                occupied.push(Occupied { slot, holder, liveness });
+        for slot in self.slots_in_use(&self.layout, slots)? {
+            if let Occupant::Holder(holder) = self.occupant(slot)? {
+                occupied.push(holder);
             }
         }
         Ok(occupied)
     }
 
-    /// Those of the slots that have a name. With many, the directory is listed instead of asking for each.
-    fn slots_in_use(&self, slots: std::ops::Range<u32>) -> Result<Vec<u32>> {
+    /// Those of a claim's slots that have a name. With many, the directory is listed instead of asking for each.
+    pub(crate) fn slots_in_use(&self, of: &Layout, slots: std::ops::Range<u32>) -> Result<Vec<u32>> {
         const FEW: usize = 16;
         if slots.len() <= FEW {
             return Ok(slots.collect());
         }
         let mut used: Vec<u32> = self
             .dir
-            .list(crate::local::layout::CLAIMS)?
+            .list(CLAIMS)?
             .iter()
-            .filter_map(|file| crate::local::layout::SlotName::parse(file))
-            .filter(|name| name.key == self.layout.key() && slots.contains(&name.slot))
+            .filter_map(|file| SlotName::parse(file))
+            .filter(|name| name.key == of.key() && slots.contains(&name.slot))
             .map(|name| name.slot)
             .collect();
         used.sort_unstable();
@@ -138,7 +141,7 @@ impl Place {
     /// Frees the slots of dead holders, which the next run might not need and so not meet. True: there were some.
     pub(crate) fn reclaim_dead(&self) -> Result<bool> {
         let mut freed = false;
-        for slot in self.slots_in_use(0..self.key.max.get())? {
+        for slot in self.slots_in_use(&self.layout, 0..self.key.max.get())? {
             if let Occupant::Dead(dead) = self.occupant(slot)? {
                 freed |= self.reclaim(slot, &dead)? == Reclaim::Reclaimed;
             }
@@ -201,16 +204,20 @@ pub(crate) struct Watched(Vec<(FileId, i32, OwnedFd)>);
 
 impl Watched {
     /// Watches the processes of these holders and of no others. For who cannot be watched there is the next look.
-    pub(crate) fn follow(&mut self, occupied: &[Occupied], place: &Place) -> Result<()> {
+    pub(crate) fn follow(&mut self, occupied: &mut [Occupied], place: &Place) -> Result<()> {
         /// More would tell no more: any of them that ends makes us look at all.
         const MOST: usize = 64;
         let mut kept = Vec::new();
-        for Occupied { holder, liveness, .. } in occupied.iter().take(MOST) {
+        for Occupied { holder, liveness, alive, .. } in occupied.iter_mut().take(MOST) {
             let body = &holder.record.body;
             if *liveness != Liveness::Alive || body.pid_namespace != place.me.pid_namespace {
                 continue;
             }
             for process in [Some(body.process), holder.record.live.command].into_iter().flatten() {
+                if let Some((_, pidfd)) = alive.take_if(|(seen, _)| *seen == process) {
+                    kept.push((holder.id, process.pid, pidfd));
+                    continue;
+                }
                 let known = self.0.iter().position(|(id, pid, _)| (*id, *pid) == (holder.id, process.pid));
                 let known = known.map(|known| self.0.swap_remove(known));
                 if let Some(known) = known

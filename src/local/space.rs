@@ -19,7 +19,7 @@ impl Directory {
             match self.make_folder(&path) {
                 Ok(_) => {}
                 // Somebody removes things under us; the directory itself may be gone.
-                Err(_) if !self.is_removed()? && !self.exists(SPACES)? => continue,
+                Err(_) if !self.is_removed()? && self.stat(SPACES)?.is_none() => continue,
                 Err(error) => return Err(error),
             }
             if let Some(space) = Self::existing(&self.full(&path), true)? {

@@ -15,10 +15,14 @@ pub(crate) fn write_without_sigpipe(pipe: BorrowedFd<'_>, bytes: &[u8]) -> io::R
     unsafe {
         libc::sigemptyset(sigpipe.as_mut_ptr());
         libc::sigaddset(sigpipe.as_mut_ptr(), libc::SIGPIPE);
-        libc::sigemptyset(pending.as_mut_ptr());
-        libc::sigpending(pending.as_mut_ptr());
-        let was_pending = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
         libc::pthread_sigmask(libc::SIG_BLOCK, sigpipe.as_ptr(), before.as_mut_ptr());
+        // One that was not held back until now cannot have been pending.
+        let was_blocked = libc::sigismember(before.as_ptr(), libc::SIGPIPE) == 1;
+        let was_pending = was_blocked && {
+            libc::sigemptyset(pending.as_mut_ptr());
+            libc::sigpending(pending.as_mut_ptr());
+            libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1
+        };
 
         let written = libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len());
         let result = if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as usize) };
@@ -29,7 +33,9 @@ pub(crate) fn write_without_sigpipe(pipe: BorrowedFd<'_>, bytes: &[u8]) -> io::R
                 && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
         }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        if !was_blocked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
         result
     }
 }

@@ -81,7 +81,7 @@ fn the_second_reading_finds_a_command_that_registered_meanwhile() {
     // Its `claim` was killed, but the child it had started is on its way.
     assert!(scene.place.register(&claim, 0, scene.place.me.process).unwrap());
     assert_eq!(scene.place.reclaim(0, &seen).unwrap(), Reclaim::Alive);
-    assert!(matches!(scene.place.occupant(0).unwrap(), Occupant::Holder(_, Liveness::Alive)));
+    assert!(matches!(scene.place.occupant(0).unwrap(), Occupant::Holder(Occupied { liveness: Liveness::Alive, .. })));
 }
 
 #[test]
@@ -267,7 +267,9 @@ fn the_lock_of_a_record_is_seen_from_another_description() {
     let scene = Scene::new();
     let holder = scene.mine();
     assert_eq!(scene.place.take(&holder, 0).unwrap(), Take::Taken);
-    let Occupant::Holder(opened, _) = scene.place.occupant(0).unwrap() else { panic!("not held") };
+    let Occupant::Holder(Occupied { holder: opened, .. }) = scene.place.occupant(0).unwrap() else {
+        panic!("not held")
+    };
     assert!(crate::sys::is_locked(opened.as_fd()).unwrap());
     drop(holder);
     assert!(!crate::sys::is_locked(opened.as_fd()).unwrap());
