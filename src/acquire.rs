@@ -98,11 +98,12 @@ impl Contender {
         let Place { dir, key, layout, me } = &self.place;
         let mut label = self.terms.label.clone();
         label.truncate(LONGEST_LABEL);
+        let process = self.terms.on_behalf_of.unwrap_or(me.process);
         let body = Body {
-            process: self.terms.on_behalf_of.unwrap_or(me.process),
+            process,
             boot: me.boot.clone(),
             pid_namespace: me.pid_namespace,
-            time_namespace: me.time_namespace,
+            time_namespace: me.time_namespace_of(process)?,
             host: me.host.clone(),
             name: key.name.as_bytes().to_vec(),
             max: key.max.get(),
@@ -202,7 +203,7 @@ impl Contender {
         let mut suspicion = Suspicion::default();
         let mut ring_check_every = RING_CHECK_FIRST;
         let mut next_ring_check = Deadline::after(Duration::ZERO);
-        let mut next_report = if observer.wants_waits() { Deadline::after(Duration::ZERO) } else { Deadline::NEVER };
+        let mut next_report = Deadline::after(Duration::ZERO);
         let mut why = Why::default();
         loop {
             let look = self.look(ticket, &mut suspicion, why)?;
@@ -252,6 +253,9 @@ impl Contender {
                 continue;
             }
 
+            if next_report.has_passed() && !observer.wants_waits() {
+                next_report = Deadline::NEVER;
+            }
             if next_report.has_passed() {
                 let elapsed = Duration::from_nanos(clock::monotonic_ns().saturating_sub(began));
                 let seen;

@@ -105,7 +105,7 @@ impl Contender {
                 self.place.tidy()
             }
             (false, true) => self.place.tidy(),
-            (false, false) if self.terms.reusable => Ok(()),
+            (false, false) if self.terms.reusable || self.place.is_tidy()? => Ok(()),
             (false, false) => self.place.tidy(),
         }
     }

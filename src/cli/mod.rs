@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode as FileMode, OFlags};
 
 use crate::acquire::Terms;
@@ -155,10 +156,11 @@ fn status(done: Result<i32>, voice: &Voice) -> i32 {
 fn keep_standard_numbers() {
     for _ in 0..3 {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let is_closed = |fd: rustix::fd::BorrowedFd<'_>| rustix::io::fcntl_getfd(fd).is_err();
-        let closed =
-            [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].into_iter().any(is_closed);
-        if !closed {
+        let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+        let mut fds = standard.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::empty()));
+        // One call for all three: poll(2) says POLLNVAL of a descriptor that is not open.
+        let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if asked.is_ok() && fds.iter().all(|fd| !fd.revents().contains(PollFlags::NVAL)) {
             return;
         }
         if let Ok(placeholder) = rustix::fs::openat(CWD, "/dev/null", flags, FileMode::empty()) {

@@ -19,9 +19,9 @@ use crate::local::link::Release;
 use crate::local::process;
 use crate::name::Name;
 use crate::supervise::signals::Signals;
-use crate::supervise::{self, End, Orders};
+use crate::supervise::{self, Attendant, End, Orders};
 use crate::sys::signals::die_of;
-use crate::sys::spawn::{NotStarted, Program};
+use crate::sys::spawn::NotStarted;
 
 pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     let argv = argv(args);
@@ -42,14 +42,11 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
         Had::ForNobody => return Ok(i32::from(args.conflict_exit_code)),
     };
     voice.detail(&format_args!("acquired, slot {} of {}, fence {}", custody.slot, args.max, custody.fence));
-    if !args.quiet
-        && let Err(error) = warn_of_other_capacities(&contender, voice)
-    {
-        voice.error(&error);
-    }
     // Whatever comes of it, what was had is given back.
     let ended = run_command(args, argv, &contender, custody, &signals, inherits, voice);
     release(&mut contender, custody, &mut eyes, voice);
+    // What is left to close and unmap, the end of the process does, and at less cost.
+    std::mem::forget(contender);
     status(ended?, args, voice)
 }
 
@@ -68,12 +65,17 @@ fn run_command(
         Some(record) if inherits => Some(record.inheritable()?),
         _ => None,
     };
-    keep_from_cleaners(contender)?;
+    let mut registered = Registered { contender, custody, voice, quiet: args.quiet, failed: None };
     if args.exec {
+        registered.started();
         return Ok(Err(NotStarted::NoExec(program.exec())));
     }
     let orders = Orders { tree: args.tree, kill_after: args.kill_after };
-    supervise_registered(contender, custody, &program, orders, signals, voice)
+    let ended = supervise::run(&program, orders, signals, &mut registered);
+    match registered.failed {
+        Some(error) => Err(error),
+        None => ended,
+    }
 }
 
 /// What is shown for a COMMAND: its words.
@@ -230,38 +232,43 @@ pub(crate) fn with_variables(ours: &[(&str, Vec<u8>)]) -> Vec<CString> {
     kept.chain(set).map(|(name, value)| line(name, value)).collect()
 }
 
-/// Once more, now that its words have been written to for the last time but one (COMMAND's own registration).
-fn keep_from_cleaners(contender: &Contender) -> Result<()> {
-    contender.record().map_or(Ok(()), Holder::keep_from_cleaners)
-}
-
 /// In the child. Whatever fails here, COMMAND must not run unrecorded.
 pub(crate) fn register(contender: &Contender, custody: Custody) -> Result<bool> {
     let Some(record) = contender.record() else { return Ok(false) };
-    contender.place.register(record, custody.slot, process::own()?)
+    contender.place.register(record, custody.slot, process::own_below(contender.place.me.process)?)
 }
 
-fn supervise_registered(
-    contender: &Contender,
+/// A COMMAND that is on record as holding the claim.
+struct Registered<'a> {
+    contender: &'a Contender,
     custody: Custody,
-    program: &Program,
-    orders: Orders,
-    signals: &Signals,
-    voice: &Voice,
-) -> Result<std::result::Result<End, NotStarted>> {
-    // The child shares our memory until it has become COMMAND: what it leaves here, we find.
-    let mut failed = None;
-    let mut register = || match register(contender, custody) {
-        Ok(registered) => registered,
-        Err(error) => {
-            failed = Some(error);
+    voice: &'a Voice,
+    quiet: bool,
+    /// Why it could not be put on record. The child shares our memory until it has become COMMAND: what it leaves here, we
+    /// find.
+    failed: Option<Error>,
+}
+
+impl Attendant for Registered<'_> {
+    fn register(&mut self) -> bool {
+        register(self.contender, self.custody).unwrap_or_else(|error| {
+            self.failed = Some(error);
             false
+        })
+    }
+
+    /// What need not hold up COMMAND, however many claims there are to be looked through.
+    fn started(&mut self) {
+        // The times once more, now that the words of the record have been written to for the last time.
+        let kept = self.contender.record().map_or(Ok(()), Holder::keep_from_cleaners);
+        let warned = if self.quiet { Ok(()) } else { warn_of_other_capacities(self.contender, self.voice) };
+        for error in [kept, warned].into_iter().filter_map(Result::err) {
+            self.voice.error(&error);
         }
-    };
-    let ended = supervise::run(program, orders, signals, &mut register, &mut |error| voice.error(error));
-    match failed {
-        Some(error) => Err(error),
-        None => ended,
+    }
+
+    fn complain(&mut self, error: &Error) {
+        self.voice.error(error);
     }
 }
 

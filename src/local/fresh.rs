@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use crate::error::Result;
 use crate::local::dir::Directory;
+use crate::local::holder::FileId;
 use crate::local::procfs;
 
 /// A new file without a name (O_TMPFILE): whoever makes it may die at any point and leaves nothing. Where the file system
@@ -14,6 +15,7 @@ use crate::local::procfs;
 pub(crate) struct Fresh {
     dir: Directory,
     fd: OwnedFd,
+    pub(crate) id: FileId,
     private: Option<String>,
 }
 
@@ -32,8 +34,8 @@ impl Fresh {
             }
             Err(errno) => return Err(dir.system("make a file in", folder, errno)),
         };
-        let fresh = Self { dir: dir.clone(), fd, private };
-        let stat = rustix::fs::fstat(&fresh.fd).map_err(|errno| dir.system("look at a file in", folder, errno))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| dir.system("look at a file in", folder, errno))?;
+        let fresh = Self { dir: dir.clone(), fd, id: FileId::of(&stat), private };
         if !Mode::from_raw_mode(stat.st_mode).contains(dir.file_mode()) {
             // The umask took away what the others (or we) need.
             rustix::fs::fchmod(&fresh.fd, mode)
@@ -66,10 +68,15 @@ impl Fresh {
         use std::os::fd::AsRawFd;
         match &self.private {
             Some(private) => rustix::fs::linkat(&self.dir, private.as_str(), &self.dir, path, AtFlags::empty()),
-            None => {
-                let from = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-                rustix::fs::linkat(CWD, from, &self.dir, path, AtFlags::SYMLINK_FOLLOW)
-            }
+            // link(2): by the descriptor itself that is allowed to whoever opened it since Linux 6.10, before that to a
+            // privileged process alone, with ENOENT for all others; and by the name that /proc has for it to everybody.
+            None => match rustix::fs::linkat(&self.fd, "", &self.dir, path, AtFlags::EMPTY_PATH) {
+                Err(Errno::NOENT) => {
+                    let from = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+                    rustix::fs::linkat(CWD, from, &self.dir, path, AtFlags::SYMLINK_FOLLOW)
+                }
+                linked => linked,
+            },
         }
     }
 }

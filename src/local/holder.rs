@@ -47,14 +47,13 @@ impl Holder {
         file.write(&encode_record(body))?;
         // Before anybody can find the record: from elsewhere the lock is what proves the holder alive.
         sys::lock(file.as_fd()).map_err(|e| dir.system("lock a record in", "", e))?;
-        let stat = rustix::fs::fstat(&file).map_err(|errno| dir.system("look at a record in", "", errno))?;
         let words = SharedWords::map(file.as_fd(), record::WORDS).map_err(|e| dir.system("map a record in", "", e))?;
         // Written to once, so that later stores (on tmpfs) do not set the time of writing anew.
         LiveWords(&words).prepare(0, 0);
         file.keep_from_cleaners()?;
         let own = body.process.pid == rustix::process::getpid().as_raw_nonzero().get();
         let (dir, generation) = (dir.clone(), dir.generation());
-        Ok(Self { file, words, id: FileId::of(&stat), name: None, linked: false.into(), own, dir, generation })
+        Ok(Self { id: file.id, file, words, name: None, linked: false.into(), own, dir, generation })
     }
 
     /// See [`Fresh::keep_from_cleaners`].

@@ -18,9 +18,8 @@ pub(crate) struct Identity {
     pub(crate) process: ProcessId,
     pub(crate) boot: String,
     pub(crate) pid_namespace: u64,
-    /// Start times are shown shifted by the reader's time namespace, so two of them cannot be compared across.
-    pub(crate) time_namespace: u64,
     pub(crate) host: String,
+    time_namespace: OnceLock<u64>,
     proc_is_ours: OnceLock<bool>,
 }
 
@@ -32,10 +31,25 @@ impl Identity {
             process: process::own()?,
             boot: boot_id(pid_namespace != INITIAL_PID_NAMESPACE)?,
             pid_namespace,
-            time_namespace: namespace("/proc/self/ns/time")?,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            time_namespace: OnceLock::new(),
             proc_is_ours: OnceLock::new(),
         })
+    }
+
+    /// Start times are shown shifted by the reader's time namespace, so two of them cannot be compared across. Of who is known
+    /// by something else this is nought.
+    pub(crate) fn time_namespace_of(&self, process: ProcessId) -> Result<u64> {
+        if !process.is_known_by_start() {
+            return Ok(0);
+        }
+        match self.time_namespace.get() {
+            Some(&known) => Ok(known),
+            None => {
+                let mine = namespace("/proc/self/ns/time")?;
+                Ok(*self.time_namespace.get_or_init(|| mine))
+            }
+        }
     }
 
     /// See [`procfs::is_ours`]. Asked once: a process stays in its pid namespace, and its /proc does not change under it.
@@ -69,10 +83,9 @@ fn boot_id(in_container: bool) -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let cannot = |errno| Error::system("read", path, errno);
     let file = procfs::open(path).map_err(cannot)?;
-    let on = rustix::fs::fstatfs(&file).map_err(cannot)?;
     let mut buffer = [0; 64];
     let text = String::from_utf8_lossy(procfs::read_once(&file, &mut buffer).map_err(cannot)?).trim().to_owned();
-    let masked = in_container && on.f_type as u64 != PROC_SUPER_MAGIC;
+    let masked = in_container && rustix::fs::fstatfs(&file).map_err(cannot)?.f_type as u64 != PROC_SUPER_MAGIC;
     Ok(if masked { format!("{MASKED}{text}") } else { text })
 }
 

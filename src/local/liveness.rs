@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::error::{Error, Result};
 use crate::local::identity::{Identity, is_masked};
 use crate::local::process::{self, Watch};
-use crate::record::{ProcessId, RESTING, Record};
+use crate::record::{Body, ProcessId, RESTING, Record};
 use crate::sys;
 
 /// What is known of a holder.
@@ -105,16 +105,20 @@ pub(crate) fn judge_and_watch(
 
 /// A record with two processes is dead when both are.
 fn processes(record: &Record, me: &Identity) -> Result<(Process, Option<(ProcessId, OwnedFd)>)> {
-    let comparable = record.body.time_namespace == me.time_namespace;
     let mut together = Process::Dead;
     for process in [Some(record.body.process), record.live.command].into_iter().flatten() {
-        match process::watch(process, comparable)? {
+        match process::watch(process, comparable(&record.body, process, me)?)? {
             Watch::Alive(pidfd) => return Ok((Process::Alive, Some((process, pidfd)))),
             Watch::Unknown => together = Process::Unknown,
             Watch::Dead => {}
         }
     }
     Ok((together, None))
+}
+
+/// Whether the start time of a process of that record means the same to us.
+pub(crate) fn comparable(body: &Body, process: ProcessId, me: &Identity) -> Result<bool> {
+    Ok(body.time_namespace == me.time_namespace_of(process)?)
 }
 
 /// Whether the file system is known to be this kernel's alone, by the magic numbers of statfs(2) and linux/magic.h. What is not

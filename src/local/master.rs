@@ -67,11 +67,12 @@ impl Master {
             .tempdir_in(parent)
             .map_err(|error| Error::because(crate::ErrorKind::NoDirectory, "make a directory in", parent, error))?;
         let dir = Directory::at(made.path())?;
+        let time_namespace = me.time_namespace_of(me.process)?;
         let body = Body {
             process: me.process,
             boot: me.boot,
             pid_namespace: me.pid_namespace,
-            time_namespace: me.time_namespace,
+            time_namespace,
             host: me.host,
             name: RECORD.into(),
             max: 1,

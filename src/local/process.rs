@@ -15,6 +15,12 @@ use crate::record::ProcessId;
 /// the start time, in clock ticks: good to 10 ms, and shown shifted by the reader's time namespace.
 const IS_PIDFD_INODE: u64 = 1 << 63;
 
+impl ProcessId {
+    pub(crate) fn is_known_by_start(self) -> bool {
+        self.mark & IS_PIDFD_INODE == 0
+    }
+}
+
 /// A process to be watched.
 pub(crate) enum Watch {
     /// The descriptor polls readable when it has ended.
@@ -24,11 +30,22 @@ pub(crate) enum Watch {
     Unknown,
 }
 
-/// This process; in a vforked child, the child.
+/// This process.
 pub(crate) fn own() -> Result<ProcessId> {
+    of_this_process(None)
+}
+
+/// This process, which is a child of that one (a vforked one, too), and so is known by the same kind of mark.
+#[cfg(feature = "cli")]
+pub(crate) fn own_below(parent: ProcessId) -> Result<ProcessId> {
+    of_this_process(Some(parent))
+}
+
+fn of_this_process(parent: Option<ProcessId>) -> Result<ProcessId> {
     let pid = rustix::process::getpid();
     let raw = pid.as_raw_nonzero().get();
     let mark = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) if parent.is_some_and(|parent| !parent.is_known_by_start()) => Some(mark_of_inode(pidfd.as_fd())?),
         Ok(pidfd) => inode_mark(pidfd.as_fd())?,
         // A seccomp filter that knows nothing of pidfds.
         Err(Errno::PERM | Errno::ACCESS) => None,
@@ -67,7 +84,12 @@ fn inode_mark(pidfd: BorrowedFd<'_>) -> Result<Option<u64>> {
     if on.f_type as u64 != PID_FS_MAGIC {
         return Ok(None);
     }
-    Ok(Some(rustix::fs::fstat(pidfd).map_err(cannot)?.st_ino | IS_PIDFD_INODE))
+    mark_of_inode(pidfd).map(Some)
+}
+
+fn mark_of_inode(pidfd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(pidfd).map_err(|errno| Error::system("look at", "a pidfd", errno))?;
+    Ok(stat.st_ino | IS_PIDFD_INODE)
 }
 
 /// Opens a process for watching, if it is the one that is meant. `comparable`: start times mean the same to both.
@@ -76,7 +98,7 @@ fn inode_mark(pidfd: BorrowedFd<'_>) -> Result<Option<u64>> {
 /// has gone, in which case the pidfd says so.
 pub(crate) fn watch(process: ProcessId, comparable: bool) -> Result<Watch> {
     let Some(pid) = Pid::from_raw(process.pid) else { return Ok(Watch::Dead) };
-    let by_inode = process.mark & IS_PIDFD_INODE != 0;
+    let by_inode = !process.is_known_by_start();
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => pidfd,
         Err(Errno::SRCH) => return Ok(Watch::Dead),
@@ -97,8 +119,8 @@ pub(crate) fn watch(process: ProcessId, comparable: bool) -> Result<Watch> {
         return Ok(Watch::Dead);
     }
     if by_inode {
-        let stat = rustix::fs::fstat(&pidfd).map_err(|errno| Error::system("look at", "a pidfd", errno))?;
-        return Ok(if stat.st_ino | IS_PIDFD_INODE == process.mark { Watch::Alive(pidfd) } else { Watch::Dead });
+        let is_it = mark_of_inode(pidfd.as_fd())? == process.mark;
+        return Ok(if is_it { Watch::Alive(pidfd) } else { Watch::Dead });
     }
     match procfs::stat(process.pid)? {
         Some(stat) if stat.start == process.mark => Ok(Watch::Alive(pidfd)),

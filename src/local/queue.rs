@@ -369,7 +369,19 @@ impl Place {
     /// The directory goes only if it is empty (rmdir(2) sees to that), so who joins meanwhile is not lost: it finds its
     /// directory gone before it has put anything in, and makes it again, or it keeps the directory there.
     pub(crate) fn tidy(&self) -> Result<()> {
-        let queue = self.queue()?;
+        match self.queue()? {
+            None if self.is_tidy()? => Ok(()),
+            queue => self.tidy_all(queue),
+        }
+    }
+
+    /// Whether nothing is left of a claim that has no queue. To be sure of that, an empty directory is removed; whoever is
+    /// about to put something in makes it again.
+    pub(crate) fn is_tidy(&self) -> Result<bool> {
+        self.dir.remove_folder(&self.layout.holders)
+    }
+
+    fn tidy_all(&self, queue: Option<Vec<TicketName>>) -> Result<()> {
         for &ticket in queue.iter().flatten() {
             if self.visit(ticket)?.is_some() {
                 return Ok(());

@@ -10,7 +10,7 @@ use crate::local::Place;
 use crate::local::holder::{FileId, Holder, Opened, open};
 use crate::local::layout::{CLAIMS, Layout, SlotName};
 use crate::local::link::Take;
-use crate::local::liveness::Liveness;
+use crate::local::liveness::{Liveness, comparable};
 use crate::local::process::{Watch, has_ended, watch};
 use crate::local::reclaim::{Occupant, Reclaim};
 use crate::record::{self, LiveWords, ProcessId};
@@ -224,7 +224,7 @@ impl Watched {
                     && !has_ended(known.2.as_fd())?
                 {
                     kept.push(known);
-                } else if let Watch::Alive(pidfd) = watch(process, body.time_namespace == place.me.time_namespace)? {
+                } else if let Watch::Alive(pidfd) = watch(process, comparable(body, process, &place.me)?)? {
                     kept.push((holder.id, process.pid, pidfd));
                 }
             }

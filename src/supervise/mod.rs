@@ -47,18 +47,27 @@ pub(crate) struct Orders {
     pub(crate) kill_after: Option<Duration>,
 }
 
-/// Starts COMMAND and returns when it has ended (and been waited for). `register` runs in the child before it becomes COMMAND.
+/// Whoever has a COMMAND run, and is called on the way.
+pub(crate) trait Attendant {
+    /// In the child, before it becomes COMMAND. False: it must not.
+    fn register(&mut self) -> bool;
+    /// COMMAND runs. What is done here, it does not wait for.
+    fn started(&mut self) {}
+    /// Something went wrong while it runs.
+    fn complain(&mut self, error: &Error);
+}
+
+/// Starts COMMAND and returns when it has ended (and been waited for).
 pub(crate) fn run(
     program: &Program,
     orders: Orders,
     signals: &Signals,
-    register: &mut dyn FnMut() -> bool,
-    complain: &mut dyn FnMut(&Error),
+    attendant: &mut dyn Attendant,
 ) -> Result<std::result::Result<End, NotStarted>> {
     if orders.tree {
         adopt_orphans().map_err(|error| Error::system("adopt the orphans of", "COMMAND", error))?;
     }
-    let started = match program.spawn(register) {
+    let started = match program.spawn(&mut || attendant.register()) {
         Ok(started) => started,
         Err(not_started) => return Ok(Err(not_started)),
     };
@@ -71,6 +80,7 @@ pub(crate) fn run(
         look_at_stop: Deadline::NEVER,
         interrupt: None,
     };
+    attendant.started();
     // Whatever goes wrong from here on, COMMAND runs, and while it does the claim must not be given back.
     let mut complained = false;
     loop {
@@ -79,7 +89,7 @@ pub(crate) fn run(
             Ok(None) => {}
             Err(error) => {
                 if !std::mem::replace(&mut complained, true) {
-                    complain(&error);
+                    attendant.complain(&error);
                 }
                 clock::pause(Duration::from_millis(20));
             }
@@ -103,12 +113,6 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// Sleeps until something happens, and deals with it; `Some`: it was the end.
     fn step(&mut self) -> Result<Option<End>> {
-        self.reap()?;
-        if let Some(end) = self.end
-            && (!self.orders.tree || !self.has_children()?)
-        {
-            return Ok(Some(end));
-        }
         let mut reasons = Reasons::default();
         reasons.readable(self.signals.as_fd());
         if self.end.is_none() {
@@ -125,7 +129,11 @@ impl Watch<'_> {
             self.look_at_stop = Deadline::NEVER;
             self.stop_too()?;
         }
-        Ok(None)
+        self.reap()?;
+        match self.end {
+            Some(end) if !self.orders.tree || !self.has_children()? => Ok(Some(end)),
+            _ => Ok(None),
+        }
     }
 
     /// Takes note of children that have ended, COMMAND among them, and of COMMAND stopping.

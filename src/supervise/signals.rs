@@ -26,7 +26,7 @@ const PASSED_ON: [Signal; 8] = [
 pub(crate) struct Signals {
     fd: SignalFd,
     before: SigSet,
-    /// Dispositions as we got them, for COMMAND.
+    /// Dispositions that we have changed, as we got them, for COMMAND.
     dispositions: Vec<(Signal, bool)>,
 }
 
@@ -49,8 +49,9 @@ impl Signals {
         // Where SIGCHLD is ignored, the kernel reaps children itself and nobody learns how they ended. The others would
         // end us in the middle of a write; ignored, they leave it to the write to fail.
         let dispositions = [(Signal::SIGCHLD, false), (Signal::SIGPIPE, true), (Signal::SIGXFSZ, true)]
-            .map(|(signal, ignored)| (signal, set_ignored(signal, ignored)));
-        Ok(Self { fd, before, dispositions: dispositions.to_vec() })
+            .map(|(signal, ignored)| (signal, set_ignored(signal, ignored), ignored));
+        let changed = dispositions.into_iter().filter(|(_, before, now)| before != now);
+        Ok(Self { fd, before, dispositions: changed.map(|(signal, before, _)| (signal, before)).collect() })
     }
 
     /// The next signal that has come, if one has. A signal that whoever started us wanted ignored is: blocked, it is

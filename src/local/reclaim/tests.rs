@@ -34,7 +34,7 @@ impl Scene {
             process,
             boot: me.boot.clone(),
             pid_namespace: me.pid_namespace,
-            time_namespace: me.time_namespace,
+            time_namespace: me.time_namespace_of(me.process).unwrap(),
             host: me.host.clone(),
             name: b"x".to_vec(),
             max: 1,
