@@ -238,6 +238,12 @@ impl LiveWords<'_> {
         self.at(Word::Until).store(until, Ordering::SeqCst);
     }
 
+    /// Nothing came of the custody: its slot is not to be kept any longer than it is held.
+    #[cfg(feature = "cli")]
+    pub(crate) fn waive_rest(&self) {
+        self.at(Word::Until).store(0, Ordering::SeqCst);
+    }
+
     pub(crate) fn set_queued(&self, at: u64) {
         self.at(Word::Queued).store(at, Ordering::SeqCst);
     }

@@ -437,7 +437,8 @@ fn a_command_that_cannot_be_run_is_126_and_the_claim_is_released() {
 fn a_command_that_is_not_found_is_127_and_the_claim_is_released() {
     let place = Place::new();
     for command in ["no-such-command", "/no/such/command", "./no-such-command", ""] {
-        for option in ["-n", "-nF", "-n --tree"] {
+        // Nothing has run that --at-least could keep others from running.
+        for option in ["-n", "-nF", "-n --tree", "-n --at-least 1000", "-nF --at-least 1000"] {
             let mut args: Vec<&str> = option.split(' ').collect();
             args.extend(["job", "--", command]);
             let mut claim = place.claim(&args);

@@ -44,6 +44,10 @@ pub(crate) fn run(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     voice.detail(&format_args!("acquired, slot {} of {}, fence {}", custody.slot, args.max, custody.fence));
     // Whatever comes of it, what was had is given back.
     let ended = run_command(args, argv, &contender, custody, &signals, inherits, voice);
+    if let (Some(record), Err(_) | Ok(Err(_))) = (contender.record(), &ended) {
+        // COMMAND has not run: others need not be kept from running it.
+        record.live().waive_rest();
+    }
     release(&mut contender, custody, &mut eyes, voice);
     // What is left to close and unmap, the end of the process does, and at less cost.
     std::mem::forget(contender);
@@ -221,13 +225,21 @@ fn environment(contender: &Contender, custody: Custody) -> Vec<CString> {
 
 /// The environment we have, with these variables set.
 pub(crate) fn with_variables(ours: &[(&str, Vec<u8>)]) -> Vec<CString> {
+    with_variables_on(std::env::vars_os(), ours)
+}
+
+/// That environment, with these variables set.
+pub(crate) fn with_variables_on(
+    env: impl Iterator<Item = (OsString, OsString)>,
+    ours: &[(&str, Vec<u8>)],
+) -> Vec<CString> {
     let line = |name: OsString, value: OsString| {
         let mut line = name;
         line.push("=");
         line.push(value);
         to_c(line)
     };
-    let kept = std::env::vars_os().filter(|(name, _)| ours.iter().all(|(our, _)| name != our));
+    let kept = env.filter(|(name, _)| ours.iter().all(|(our, _)| name != our));
     let set = ours.iter().map(|(name, value)| (OsString::from(name), OsString::from_vec(value.clone())));
     kept.chain(set).map(|(name, value)| line(name, value)).collect()
 }

@@ -396,12 +396,16 @@ fn transport(config: &Config, endpoint: &super::config::Endpoint) -> Result<toni
     if let Some(roots) = &config.tls.roots {
         tls = tls.ca_certificate(Certificate::from_pem(roots));
     }
-    if let Some((cert, key)) = &config.tls.identity {
-        tls = tls.identity(Identity::from_pem(cert, key.bytes()));
+    if let Some(identity) = &config.tls.identity {
+        tls = tls.identity(Identity::from_pem(&identity.cert, identity.key.bytes()));
     }
     let tls_error = |error: tonic::transport::Error| {
         let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        Error::new(ErrorKind::System, "use certificates", reason)
+        let error = Error::new(ErrorKind::System, "use certificates", reason);
+        match &config.tls.identity {
+            Some(identity) => error.at(&identity.files),
+            None => error,
+        }
     };
     transport.tls_config(tls).map_err(tls_error)
 }

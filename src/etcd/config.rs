@@ -89,7 +89,16 @@ pub(crate) struct Login {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tls {
     pub roots: Option<Vec<u8>>,
-    pub identity: Option<(Vec<u8>, Secret)>,
+    pub identity: Option<Identity>,
+}
+
+/// A client certificate and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub cert: Vec<u8>,
+    pub key: Secret,
+    /// The files they are from, for messages.
+    pub files: String,
 }
 
 /// Everything that a session needs to know about the cluster, credentials read and checked for presence.
@@ -125,16 +134,18 @@ impl Config {
         let endpoints = endpoints(named.as_deref().unwrap_or(DEFAULT_ENDPOINT), secured)?;
 
         let identity = match (cert, key) {
-            (Some(cert), Some(key)) => {
-                Some((read("read client certificate", &cert)?, Secret(read("read client key", &key)?)))
-            }
+            (Some(cert), Some(key)) => Some(Identity {
+                cert: read_certificate("read client certificate", &cert)?,
+                key: read_key(&key)?,
+                files: format!("{} and {}", cert.display(), key.display()),
+            }),
             (None, None) => None,
             _ => {
                 return Err(Error::usage("etcd options", "a client certificate needs both --cert and --key"));
             }
         };
         let roots = match cacert {
-            Some(path) => Some(read("read CA certificate", &path)?),
+            Some(path) => Some(read_certificate("read CA certificate", &path)?),
             None if endpoints.iter().any(|endpoint| endpoint.tls) => system_roots(),
             None => None,
         };
@@ -226,6 +237,38 @@ fn login(options: &Options, env: &dyn Fn(&str) -> Option<String>) -> Result<Opti
 
 fn read(operation: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|error| Error::file(operation, path, error))
+}
+
+/// What is no certificate would be reported by the far end only, or not at all, and not as what it is.
+fn read_certificate(operation: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    let pem = read(operation, path)?;
+    match has_block(&pem, |label| label == "CERTIFICATE") {
+        true => Ok(pem),
+        false => Err(Error::file(operation, path, "no certificate in PEM form in it")),
+    }
+}
+
+fn read_key(path: &Path) -> Result<Secret, Error> {
+    let operation = "read client key";
+    let pem = read(operation, path)?;
+    let is_locked = has_block(&pem, |label| label == "ENCRYPTED PRIVATE KEY")
+        || pem.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"Proc-Type: 4,ENCRYPTED"));
+    if is_locked {
+        return Err(Error::file(operation, path, "the key is encrypted, and there is nobody to ask for its password"));
+    }
+    match has_block(&pem, |label| label.ends_with("PRIVATE KEY")) {
+        true => Ok(Secret(pem)),
+        false => Err(Error::file(operation, path, "no private key in PEM form in it")),
+    }
+}
+
+/// Whether a block of that kind begins in a text in PEM form (RFC 7468).
+fn has_block(pem: &[u8], is_it: impl Fn(&str) -> bool) -> bool {
+    pem.split(|&byte| byte == b'\n')
+        .filter_map(|line| {
+            std::str::from_utf8(line).ok()?.trim_end().strip_prefix("-----BEGIN ")?.strip_suffix("-----")
+        })
+        .any(is_it)
 }
 
 fn system_roots() -> Option<Vec<u8>> {

@@ -102,14 +102,38 @@ fn a_missing_credential_file_is_named() {
 }
 
 #[test]
+fn a_credential_file_with_something_else_in_it_is_named_and_said_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        Some(dir.path().join(name))
+    };
+    let cert = || file("cert", "-----BEGIN CERTIFICATE-----\n");
+    let bad = |options: Options, name: &str, why: &str| {
+        let error = resolve(&options, &[]).unwrap_err();
+        assert_eq!((error.kind(), error.place()), (ErrorKind::System, dir.path().join(name).to_str()));
+        assert!(error.reason().contains(why), "{error}");
+    };
+    bad(Options { cacert: file("ca", "nothing"), ..Options::default() }, "ca", "no certificate");
+    bad(Options { cert: file("der", "\u{30}\u{3}"), key: cert(), ..Options::default() }, "der", "no certificate");
+    bad(Options { cert: cert(), key: cert(), ..Options::default() }, "cert", "no private key");
+    for locked in
+        ["-----BEGIN ENCRYPTED PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n"]
+    {
+        bad(Options { cert: cert(), key: file("key", locked), ..Options::default() }, "key", "encrypted");
+    }
+}
+
+#[test]
 fn certificates_make_bare_endpoints_secure() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ca.pem");
-    std::fs::write(&path, "pem").unwrap();
+    let pem = "-----BEGIN CERTIFICATE-----\r\n";
+    std::fs::write(&path, pem).unwrap();
     let options = Options { endpoints: Some("a:1,http://b:2".into()), ..Options::default() };
     let config = resolve(&options, &[("ETCDCTL_CACERT", path.to_str().unwrap())]).unwrap();
     assert_eq!(shown(&config), ["https://a:1", "http://b:2"]);
-    assert_eq!(config.tls.roots.as_deref(), Some(&b"pem"[..]));
+    assert_eq!(config.tls.roots.as_deref(), Some(pem.as_bytes()));
 }
 
 #[test]

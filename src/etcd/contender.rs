@@ -77,6 +77,7 @@ pub struct Held {
 enum Order {
     Release,
     CommandPid(u32),
+    WaiveRest,
 }
 
 struct Shared {
@@ -276,6 +277,13 @@ impl Contender {
         }
     }
 
+    /// Nothing came of the custody: its slot is not to be kept, as [`Bid::at_least`] would, any longer than it is held.
+    pub fn waive_rest(&self) {
+        if self.here() {
+            let _ = self.orders.send(Order::WaiveRest);
+        }
+    }
+
     /// How many requests this has cost the cluster so far.
     pub fn requests(&self) -> u64 {
         self.client.requests()
@@ -449,6 +457,7 @@ impl Work {
                         custody.record.command_pid = Some(pid);
                         publishing = Some(Box::pin(hold::publish(client, custody)));
                     }
+                    Some(Order::WaiveRest) => self.bid.at_least = Duration::ZERO,
                     Some(Order::Release) | None => return None,
                 },
             }

@@ -12,6 +12,7 @@ use super::contend::Custody;
 use super::error::{Error, ErrorKind};
 use super::keys::{Keys, Range};
 use super::leases::{Leases, RELEASE};
+use super::record::Record;
 use super::session::{Loss, Terms};
 use super::txn;
 use super::watch::{Interest, Watch};
@@ -88,6 +89,7 @@ pub(crate) async fn release(
                     _ => {}
                 }
                 let slot = (bid.max > 1).then(|| keys.slot(&bid.name, bid.max, slot));
+                let record = Record { resting: true, ..record };
                 let moved = txn::rewrite(&key, created, record.encode(), Some(rest), slot.as_deref());
                 leases.client().call(moved, until).await?;
                 leases.let_run(rest);

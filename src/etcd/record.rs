@@ -29,6 +29,9 @@ pub struct Record {
     /// Until when the slot stays taken at least: milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
+    /// Whoever had it has given it back: until then the slot stays taken with nobody to hold it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resting: bool,
     /// The slot; absent as long as it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,

@@ -211,12 +211,27 @@ fn a_slot_stays_taken_for_at_least_so_long() {
     let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));
     let begun = Instant::now();
     assert_eq!(status_of(&one.run(&["--at-least", "4s", "job", "true"])), 0);
-    assert_eq!(status_of(&two.run(&["-n", "job", "true"])), 75);
+    let refused = two.run(&["-n", "job", "true"]);
+    assert_eq!(status_of(&refused), 75);
+    // Nobody runs it any more: the message does not say so either.
+    assert!(text(&refused.stderr).contains(": taken until "), "{}", text(&refused.stderr));
     assert_eq!(status_of(&one.run(&["-n", "job", "true"])), 75);
     let who = text(&two.run(&["--who", "job"]).stdout);
     assert!(who.contains(" HELD ") && who.contains(" until="), "{who}");
     assert_eq!(status_of(&two.run(&["job", "true"])), 0);
     assert!(begun.elapsed() >= Duration::from_secs(4));
+}
+
+#[test]
+fn a_command_that_has_not_run_keeps_nobody_from_running_it() {
+    let cluster = Cluster::one();
+    let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));
+    for command in ["/no/such/command", "/"] {
+        let status = status_of(&one.run(&["--at-least", "1000", "job", command]));
+        assert_eq!(status, if command == "/" { 126 } else { 127 });
+        assert_eq!(leases(&cluster), 0);
+        assert_eq!(status_of(&two.run(&["-n", "job", "true"])), 0);
+    }
 }
 
 #[test]

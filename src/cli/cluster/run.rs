@@ -2,8 +2,8 @@
 //!
 //! First a slot of this host's, by the queue of this host; with it, one contender in etcd. Released the other way round.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use crate::acquire::{Contender, Custody, Refusal, Refused, Terms};
@@ -14,7 +14,7 @@ use crate::cli::events::{self, Eyes, Stage};
 use crate::cli::output::Voice;
 use crate::cli::run::{
     Had, argv, contend_until, label, not_had, other_capacity, patience, register, status, take_over_signals,
-    with_variables,
+    with_variables_on,
 };
 use crate::cli::{directory, exit, key, terms};
 use crate::clock::{self, Deadline};
@@ -268,12 +268,17 @@ impl Run<'_> {
             self.eyes.set_stage(Stage::Lost);
         }
         holding.set_trusted_until(0);
+        if let Ok(Err(_)) = ended {
+            // COMMAND has not run: others need not be kept from running it.
+            far.waive_rest();
+        }
         let released = far.release();
+        let was_told = released.is_ok();
         if !stopped && loss.is_none() {
             self.told(released);
         }
         match self.contender.release(custody, &mut self.eyes) {
-            Ok(Release::Released) if stopped => {}
+            Ok(Release::Released) if stopped || !was_told => {}
             Ok(Release::Released) if loss.is_none() => self.voice.detail(&"released"),
             Ok(_) => self.voice.error(&"the claim was taken away before its end"),
             Err(error) => self.voice.error(&format_args!("not released: {error}")),
@@ -308,16 +313,51 @@ impl Run<'_> {
         }
     }
 
+    /// Without the password that we may have found in it: what it opens is the cluster of claims, and COMMAND and its
+    /// daemons are others' programs.
     fn environment(&self, facts: Facts) -> Vec<CString> {
         let key = &self.contender.place.key;
-        with_variables(&[
-            ("CLAIM_NAME", key.name.as_bytes().to_vec()),
-            ("CLAIM_MAX", key.max.to_string().into()),
-            ("CLAIM_SLOT", facts.slot.to_string().into()),
-            ("CLAIM_FENCE", facts.fence.to_string().into()),
-            ("CLAIM_DIR", self.dir.path().as_os_str().as_encoded_bytes().to_vec()),
-            ("CLAIM_BACKEND", b"etcd".to_vec()),
-            ("CLAIM_LEASE", format!("{:016x}", facts.lease).into()),
-        ])
+        let kept = without_password(std::env::vars_os());
+        with_variables_on(
+            kept,
+            &[
+                ("CLAIM_NAME", key.name.as_bytes().to_vec()),
+                ("CLAIM_MAX", key.max.to_string().into()),
+                ("CLAIM_SLOT", facts.slot.to_string().into()),
+                ("CLAIM_FENCE", facts.fence.to_string().into()),
+                ("CLAIM_DIR", self.dir.path().as_os_str().as_encoded_bytes().to_vec()),
+                ("CLAIM_BACKEND", b"etcd".to_vec()),
+                ("CLAIM_LEASE", format!("{:016x}", facts.lease).into()),
+            ],
+        )
+    }
+}
+
+/// An environment without `ETCDCTL_PASSWORD`, and without what is of the same kind in `ETCDCTL_USER`.
+fn without_password(env: impl Iterator<Item = (OsString, OsString)>) -> impl Iterator<Item = (OsString, OsString)> {
+    env.filter(|(name, _)| name != "ETCDCTL_PASSWORD").map(|(name, value)| {
+        let colon = value.as_bytes().iter().position(|&byte| byte == b':');
+        match colon {
+            Some(colon) if name == "ETCDCTL_USER" => {
+                let user = OsStr::from_bytes(&value.as_bytes()[..colon]).to_owned();
+                (name, user)
+            }
+            _ => (name, value),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_gets_no_password() {
+        let env =
+            [("ETCDCTL_USER", "root:a:b"), ("ETCDCTL_PASSWORD", "c"), ("PASSWORD", "d:e"), ("ETCDCTL_CERT", "f:g")];
+        let kept = without_password(env.into_iter().map(|(name, value)| (name.into(), value.into())));
+        let kept: Vec<(OsString, OsString)> = kept.collect();
+        let left = [("ETCDCTL_USER", "root"), ("PASSWORD", "d:e"), ("ETCDCTL_CERT", "f:g")];
+        assert_eq!(kept, left.map(|(name, value)| (OsString::from(name), OsString::from(value))));
     }
 }

@@ -136,6 +136,6 @@ pub(super) fn holder(entries: &[Entry]) -> Option<Who> {
         host: record.host.clone(),
         since: record.since_ms.saturating_mul(1000),
         label: record.label.clone().into_bytes(),
-        until: None,
+        until: record.until_ms.filter(|_| record.resting).map(|until| until.saturating_mul(1000)),
     })
 }
