@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::cli::args::Args;
+use crate::cli::beyond::{self, Slot};
 use crate::cli::exit;
-use crate::clock;
 use crate::error::{Error, Result};
 use crate::local::dir::Directory;
 use crate::local::holder::Opened;
 use crate::local::identity::Identity;
-use crate::local::layout::{CLAIMS, Layout, SlotName};
+use crate::local::layout::Layout;
 use crate::local::procfs;
 use crate::name::{Capacity, Key, Name};
-use crate::record::{Far, HELD, Live};
+use crate::record::HELD;
 
 /// Answers from the environment that COMMAND was given, and from the slot that it names.
 pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
@@ -38,8 +38,9 @@ pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
         let lease = std::env::var("CLAIM_LEASE").map_err(|_| outside())?;
         let lease =
             u64::from_str_radix(&lease, 16).map_err(|_| Error::usage(format!("CLAIM_LEASE is no lease: {lease}")))?;
-        let mine =
-            far(&dir, &name)?.into_iter().any(|it| (it.far.fence, it.far.lease) == (fence, lease) && is_good(&it));
+        let mine = beyond::slots(&dir, &name)?
+            .into_iter()
+            .any(|it| (it.far.fence, it.far.lease) == (fence, lease) && it.is_good());
         return Ok(if mine { exit::OK } else { exit::NO });
     }
     let Some(holder) = Opened::at(&dir, &Layout::of(&Key { name, max }).slot(slot))? else { return Ok(exit::NO) };
@@ -59,41 +60,10 @@ fn of_another(path: &OsString, name: &Name) -> Result<i32> {
     if report.entries.iter().any(|entry| entry.slot.is_some() && is_above(entry.pid, entry.command_pid)) {
         return Ok(exit::OK);
     }
-    let mine: Vec<Slot> =
-        far(&dir, name)?.into_iter().filter(|it| is_above(it.pid, it.live.command.map(|c| c.pid))).collect();
-    match mine.iter().any(is_good) {
+    let mine = beyond::above(&dir, name, &above)?;
+    match mine.iter().any(Slot::is_good) {
         true => Ok(exit::OK),
         false if mine.is_empty() => Err(nothing()),
         false => Ok(exit::NO),
     }
-}
-
-/// A slot of this host's that is had, or was, for a claim across hosts.
-struct Slot {
-    pid: i32,
-    live: Live,
-    far: Far,
-}
-
-/// Held across hosts, and to be trusted at this moment.
-fn is_good(slot: &Slot) -> bool {
-    slot.live.state == HELD && slot.far.trusted_until > clock::boot_ns()
-}
-
-/// What the processes that keep sessions have on record for that name, whatever the cluster.
-fn far(dir: &Directory, name: &Name) -> Result<Vec<Slot>> {
-    let mut slots = Vec::new();
-    for space in dir.spaces()? {
-        for file in space.list(CLAIMS)? {
-            let Some(slot) = SlotName::parse(&file) else { continue };
-            if slot.key != Layout::of(&Key { name: name.clone(), max: slot.max }).key() {
-                continue;
-            }
-            if let Some(opened) = Opened::at(&space, &format!("{CLAIMS}/{file}"))? {
-                let live = opened.record.live;
-                slots.push(Slot { pid: opened.record.body.process.pid, live, far: live.far });
-            }
-        }
-    }
-    Ok(slots)
 }

@@ -1,6 +1,7 @@
 //! The command line: only this prints, and only this exits.
 
 pub(crate) mod args;
+mod beyond;
 mod check;
 #[cfg(feature = "etcd")]
 mod cluster;

@@ -13,7 +13,7 @@ use super::keys::{Keys, Range, lease_hex};
 use super::record::Record;
 use super::txn::{self, Listing};
 use super::watch::{Interest, Watch};
-use super::wire::KeyValue;
+use super::wire::{KeyValue, RevokeRequest};
 
 /// Whether a contender holds or waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,7 +172,15 @@ impl Inspector {
             let mut ended = 0;
             for holder in holders.iter().take(usize::try_from(max).unwrap_or(usize::MAX)) {
                 let slot = slots.kvs.iter().find(|slot: &&KeyValue| slot.lease == holder.lease);
-                ended += usize::from(self.client.call(txn::force(holder, slot), until).await?.succeeded);
+                if !self.client.call(txn::force(holder, slot), until).await?.succeeded {
+                    continue;
+                }
+                ended += 1;
+                if Record::decode(&holder.value).is_some_and(|record| record.until_ms.is_some()) {
+                    // A lease that may have a long time to run, and nobody any more who would end it. There is nothing on
+                    // it: should this fail, it costs the cluster a line.
+                    let _ = self.client.call(RevokeRequest { id: holder.lease }, until).await;
+                }
             }
             Ok(ended)
         })

@@ -205,6 +205,26 @@ fn a_host_has_one_slot_of_a_spread_claim() {
     assert!(keys(&cluster).contains(&"/claim/v1/sema/job/2/node2".to_owned()));
 }
 
+/// The two do not meet on their host, where a claim goes by how its cluster is named.
+#[test]
+fn a_claim_inside_itself_is_hopeless_however_its_cluster_is_named() {
+    let cluster = Cluster::one();
+    let host = Host::new("node1", &cluster.endpoints());
+    let claim = env!("CARGO_BIN_EXE_claim");
+    let other = cluster.endpoints().replace("127.0.0.1", "localhost");
+    let inner = |options: &str, outer: &[&str]| {
+        let line = format!("\"{claim}\" --etcd={other} {options} job true 2>&1; echo $?");
+        let output = host.run(&[outer, &["job", "-c", &line]].concat());
+        text(&output.stdout)
+    };
+    for options in ["", "-n", "-w 1000", "--queue-size 0"] {
+        let said = inner(options, &[]);
+        assert!(said.contains("could never be had: job is held by process ") && said.ends_with("\n78\n"), "{said}");
+    }
+    assert_eq!(inner("-n -m 2", &["-m", "2"]), "0\n", "one of two slots is free");
+    assert_eq!(leases(&cluster), 0);
+}
+
 #[test]
 fn a_slot_stays_taken_for_at_least_so_long() {
     let cluster = Cluster::one();
@@ -220,6 +240,18 @@ fn a_slot_stays_taken_for_at_least_so_long() {
     assert!(who.contains(" HELD ") && who.contains(" until="), "{who}");
     assert_eq!(status_of(&two.run(&["job", "true"])), 0);
     assert!(begun.elapsed() >= Duration::from_secs(4));
+}
+
+#[test]
+fn force_leaves_no_lease_of_a_slot_that_rests() {
+    let cluster = Cluster::one();
+    let host = Host::new("node1", &cluster.endpoints());
+    for max in ["1", "2"] {
+        assert_eq!(status_of(&host.run(&["--at-least", "1h", "-m", max, "job", "true"])), 0);
+        assert_eq!(leases(&cluster), 1);
+        assert_eq!(status_of(&host.run(&["--release", "--force", "-m", max, "job"])), 0);
+        assert_eq!((leases(&cluster), keys(&cluster)), (0, vec![]));
+    }
 }
 
 #[test]

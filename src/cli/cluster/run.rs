@@ -101,6 +101,7 @@ impl Run<'_> {
         let bounded = self.args.queue_size == Some(0) && !once;
         let wait = Wait {
             contender: &self.contender,
+            dir: &self.dir,
             far: &far,
             kept: &kept,
             signals: &self.signals,
@@ -127,7 +128,7 @@ impl Run<'_> {
         let queued = matches!(self.eyes.stage(), Stage::Beyond { queued: true });
         match not {
             Ok(Decided::Not(refused)) => {
-                let refused = match bounded {
+                let refused = match bounded && !matches!(refused.reason, Refusal::Hopeless(_)) {
                     true => {
                         let retry_after = self.contender.retry_after(None)?;
                         Refused { reason: Refusal::QueueFull { retry_after }, ..refused }

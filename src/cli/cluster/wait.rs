@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::acquire::{Contender, Refusal, Refused};
 use crate::class::Class;
+use crate::cli::beyond::{self, Slot};
 use crate::cli::cluster::failure;
 use crate::cli::events::{Eyes, Stage};
 use crate::cli::output::Voice;
@@ -14,7 +15,9 @@ use crate::clock::{self, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etcd::{self, Entry, Event, Held, Standing};
 use crate::events::{Happening, Observer, Waiting, Who};
+use crate::local::dir::Directory;
 use crate::local::process::has_ended;
+use crate::local::procfs;
 use crate::local::wait::Reasons;
 use crate::supervise::kept::Kept;
 use crate::supervise::signals::Signals;
@@ -30,6 +33,8 @@ pub(super) enum Decided {
 
 pub(super) struct Wait<'a> {
     pub(super) contender: &'a Contender,
+    /// The claim directory that all this host's contenders share, whatever their cluster.
+    pub(super) dir: &'a Directory,
     pub(super) far: &'a etcd::Contender,
     pub(super) kept: &'a Kept,
     pub(super) signals: &'a Signals,
@@ -52,15 +57,22 @@ impl Wait<'_> {
                     Event::Held(held) => return Ok(self.unless_signalled(Decided::Held(held))),
                     Event::NotHad(entries) => {
                         let entries = if entries.is_empty() { seen.map_or(entries, |seen| seen.0) } else { entries };
-                        let reason = if self.once { Refusal::Held } else { Refusal::TimedOut };
+                        let reason = match self.hopeless(&entries)? {
+                            Some(why) => Refusal::Hopeless(why),
+                            None if self.once => Refusal::Held,
+                            None => Refusal::TimedOut,
+                        };
                         return Ok(Decided::Not(refused(reason, &entries)));
                     }
                     Event::Failed(error) => return Err(failure(error)),
                     Event::Waiting { contenders, ahead } if !self.once => {
-                        if seen.is_none()
-                            && let Some(retry_after) = self.begin()?
-                        {
-                            return Ok(Decided::Not(refused(Refusal::QueueFull { retry_after }, &contenders)));
+                        if seen.is_none() {
+                            if let Some(why) = self.hopeless(&contenders)? {
+                                return Ok(Decided::Not(refused(Refusal::Hopeless(why), &contenders)));
+                            }
+                            if let Some(retry_after) = self.begin()? {
+                                return Ok(Decided::Not(refused(Refusal::QueueFull { retry_after }, &contenders)));
+                            }
                         }
                         seen = Some((contenders, ahead));
                     }
@@ -93,6 +105,29 @@ impl Wait<'_> {
             let mut reasons = Reasons::default();
             reasons.readable(self.far.fd()).readable(self.signals.as_fd()).readable(self.kept.pidfd()).sleep(wake)?;
         }
+    }
+
+    /// Why it cannot be had before we have gone on: every holder is a process above this one.
+    ///
+    /// This host's own queue sees that first, unless the cluster was named in another way there: then it is another queue.
+    /// That a holder in etcd is one of this host's records is told by fence and lease, never by a pid alone.
+    fn hopeless(&self, entries: &[Entry]) -> Result<Option<String>> {
+        let holders = || entries.iter().filter(|entry| entry.standing == Standing::Held);
+        let place = &self.contender.place;
+        let held = holders().count();
+        if held == 0 || u32::try_from(held).is_ok_and(|held| held < place.key.max.get()) {
+            return Ok(None);
+        }
+        let above = procfs::ancestors(place.me.process.pid)?;
+        let above = beyond::above(self.dir, &place.key.name, &above)?;
+        let by = |entry: &Entry| {
+            let lease = u64::from_str_radix(&entry.lease, 16).ok()?;
+            let is_it =
+                |slot: &&Slot| (Some(slot.far.fence), slot.far.lease) == (u64::try_from(entry.revision).ok(), lease);
+            let slot = above.iter().find(is_it)?;
+            Some(format!("{} is held by process {}, above this one", place.key.name, slot.pid))
+        };
+        Ok(holders().map(by).collect::<Option<Vec<_>>>().map(|story| story.join(", ")))
     }
 
     /// It has to be waited for. Says when to come back if that is not to be.
