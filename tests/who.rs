@@ -169,6 +169,20 @@ fn check_with_a_name_asks_for_an_outer_claim_too() {
 }
 
 #[test]
+fn check_says_no_for_an_outer_claim_that_was_taken_away() {
+    let place = Place::new();
+    let inner = r#""$claim" --release --force outer; "$claim" --check outer; echo $?; "$claim" --check; echo $?; "$claim" --check other; echo $?"#;
+    // Where COMMAND's environment was cleared, those of the processes above it may still tell.
+    for middle in ["", r#"sh -c 'env -i "$0" "$@"; exit'"#] {
+        let mut command = place.sh(&format!(
+            r#"exec "$claim" --dir "$dir" outer {middle} "$claim" --dir "$dir" inner env claim="$claim" sh -c "$0""#
+        ));
+        command.arg(inner);
+        assert_eq!(place.run(command).stdout, "1\n0\n64\n", "{middle}");
+    }
+}
+
+#[test]
 fn check_sees_a_killed_claim_whose_command_lives_as_holding() {
     let place = Place::new();
     let script = r#": > up; until [ -e go ]; do sleep 0.01; done; "$claim" --check; echo $? > status"#;

@@ -105,7 +105,7 @@ pub(crate) struct Args {
     pub(crate) etcd: EtcdArgs,
 
     /// Run SHELL LINE by $SHELL -c (/bin/sh where unset).
-    #[arg(short = 'c', value_name = "SHELL LINE")]
+    #[arg(short = 'c', value_name = "SHELL LINE", allow_hyphen_values = true)]
     pub(crate) shell_line: Option<OsString>,
 
     /// Say on standard error what happens.

@@ -112,6 +112,7 @@ fn slots_on_disk(place: &Place) -> Result<Vec<u32>> {
 
 pub(crate) fn available(args: &Args, name: Name) -> Result<i32> {
     let Some(dir) = existing_directory(args)? else { return Ok(exit::OK) };
+    dir.is_writable()?;
     let place = Place::new(dir, key(args, name)?)?;
     Ok(if crate::handle::is_available(&place, args.class, args.spread)? { exit::OK } else { exit::NO })
 }

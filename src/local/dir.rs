@@ -255,6 +255,18 @@ impl Directory {
         }
     }
 
+    /// Whether claims can be had here at all.
+    ///
+    /// # Errors
+    /// Why not: it may not be entered, or not be written, or it is on a read-only file system.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_writable(&self) -> Result<()> {
+        use rustix::fs::Access;
+        let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(self, layout::CLAIMS, access, AtFlags::EACCESS)
+            .map_err(|errno| self.system("write to", layout::CLAIMS, errno))
+    }
+
     /// A shared lock on the directory for as long as it is held open. Cleaners of temporary files that heed locks
     /// (systemd-tmpfiles: "Note that if a lock is taken on a directory, then all below is excluded") leave it alone.
     pub(crate) fn hold_off_cleaners(&self) -> Result<()> {
