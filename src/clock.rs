@@ -10,6 +10,11 @@ pub(crate) fn boot_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
+/// When this boot began, as Unix time by the clock as it is set now, in microseconds.
+pub(crate) fn boot_began_us() -> u64 {
+    unix_us().saturating_sub(boot_ns() / 1000)
+}
+
 /// Unix time in microseconds, for people, and for a counter that has to be made anew.
 pub(crate) fn unix_us() -> u64 {
     nanoseconds(ClockId::Realtime) / 1000

@@ -128,7 +128,7 @@ impl Report {
                         ..Entry::of(place, &holder)
                     });
                 }
-                Ok(Occupant::Nobody | Occupant::Dead(_)) => {}
+                Ok(Occupant::Nobody | Occupant::Dead(_) | Occupant::Remnant(_)) => {}
                 Err(error) if error.kind() == ErrorKind::Unreadable => self.note(error),
                 Err(error) => return Err(error),
             }

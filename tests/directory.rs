@@ -362,3 +362,28 @@ fn a_sweep_leaves_other_masters_and_strangers_alone() {
     fs::write(place.path("done"), "").unwrap();
     idle.wait().expect(0);
 }
+
+/// A slot's name that reached the disk before what is in it. The boot that began later is a time namespace whose clock does.
+#[test]
+fn what_a_power_cut_left_of_a_record_holds_nothing_after_the_next_boot() {
+    if !root_with(&["unshare"]) {
+        return;
+    }
+    for (content, options) in [("", "job"), ("", "-m 2 job"), ("\\0\\0\\0", "job")] {
+        let place = Place::new();
+        let script = r#"
+            "$claim" --dir "$dir" other true || exit 98
+            for slot in 1.0 2.0 2.1; do printf "$content" > "$dir/claims/job@$slot"; done
+            "$claim" --dir "$dir" -n $options true; [ $? = 65 ] || exit 97
+            made=$(date +%s); until [ $(($(date +%s) - made)) -gt 1 ]; do sleep 0.1; done
+            boot="unshare --time --boottime -$(cut -d. -f1 /proc/uptime) --"
+            $boot "$claim" --dir "$dir" --who job && exit 96
+            $boot "$claim" --dir "$dir" --available $options || exit 95
+            $boot "$claim" --dir "$dir" -n $options true || exit 94
+            ls "$dir/claims" | grep -c "job@$max""#;
+        let mut command = place.sh(script);
+        command.env("content", content).env("options", options).env("max", if options == "job" { "1" } else { "2" });
+        let outcome = place.run(command);
+        assert_eq!((outcome.code(), outcome.stdout.as_str()), (1, "0\n"), "{options}: {}", outcome.stderr);
+    }
+}

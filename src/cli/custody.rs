@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::local::Place;
 use crate::local::layout::{CLAIMS, SlotName};
 use crate::local::process;
+use crate::local::reclaim::Occupant;
 use crate::name::Name;
 use crate::record::Record;
 
@@ -76,7 +77,7 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
             continue;
         }
         // Of the dead there is nothing to take away; a force removes their records all the same.
-        let alive = !matches!(place.occupant(slot), Ok(crate::local::reclaim::Occupant::Dead(_)));
+        let alive = !matches!(place.occupant(slot), Ok(Occupant::Dead(_) | Occupant::Remnant(_)));
         if place.force(slot, &whose)? && alive {
             released += 1;
         }

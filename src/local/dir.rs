@@ -164,6 +164,8 @@ impl Directory {
         let fresh = Fresh::new(self, ".")?;
         fresh.write(FORMAT)?;
         fresh.keep_from_cleaners()?;
+        // Once in the life of a directory. After a power cut an empty file with this name would shut everybody out.
+        rustix::fs::fsync(&fresh).map_err(|errno| self.system("write out", layout::FORMAT, errno))?;
         match fresh.link(layout::FORMAT) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(self.system("link", layout::FORMAT, errno)),

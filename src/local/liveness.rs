@@ -123,7 +123,7 @@ pub(crate) fn comparable(body: &Body, process: ProcessId, me: &Identity) -> Resu
 
 /// Whether the file system is known to be this kernel's alone, by the magic numbers of statfs(2) and linux/magic.h. What is not
 /// known may be shared with another host.
-fn is_local(file: BorrowedFd<'_>) -> Result<bool> {
+pub(crate) fn is_local(file: BorrowedFd<'_>) -> Result<bool> {
     const LOCAL: [u32; 11] = [
         0x0102_1994, // tmpfs
         0x8584_58f6, // ramfs

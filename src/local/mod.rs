@@ -18,6 +18,7 @@ pub(crate) mod process;
 pub(crate) mod procfs;
 pub(crate) mod queue;
 pub(crate) mod reclaim;
+pub(crate) mod remnant;
 pub(crate) mod ring;
 pub(crate) mod slots;
 mod space;

@@ -17,7 +17,6 @@ use std::os::fd::AsFd;
 
 #[cfg(feature = "cli")]
 use {
-    crate::clock,
     crate::error::{Error, ErrorKind},
     crate::local::holder::{FileId, open},
     crate::record::{LiveWords, Record, WORDS},
@@ -27,10 +26,12 @@ use {
     std::time::Duration,
 };
 
+use crate::clock;
 use crate::error::Result;
 use crate::local::Place;
 use crate::local::holder::{Opened, try_flock};
 use crate::local::liveness::{Liveness, judge, judge_and_watch};
+use crate::local::remnant::Remnant;
 use crate::local::slots::Occupied;
 
 /// What stands in a slot.
@@ -41,6 +42,8 @@ pub(crate) enum Occupant {
     Holder(Occupied),
     /// A dead holder: steps 1 and 2 are done.
     Dead(Box<Opened>),
+    /// What a power cut has left of a record: the same.
+    Remnant(Remnant),
 }
 
 /// How reclaiming ended.
@@ -60,7 +63,14 @@ impl Place {
     /// Looks at who has a slot.
     pub(crate) fn occupant(&self, slot: u32) -> Result<Occupant> {
         let path = self.layout.slot(slot);
-        let Some(opened) = Opened::at(&self.dir, &path)? else { return Ok(Occupant::Nobody) };
+        let opened = match Opened::at(&self.dir, &path) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(Occupant::Nobody),
+            Err(error) => {
+                let remnant = Remnant::at(&self.dir, &path, clock::boot_began_us())?;
+                return remnant.map(Occupant::Remnant).ok_or(error);
+            }
+        };
         if opened.record.body.name != self.key.name.as_bytes() || opened.record.body.max != self.key.max.get() {
             return Err(crate::local::holder::unreadable(&self.dir, &path));
         }
@@ -84,6 +94,14 @@ impl Place {
             return Ok(Reclaim::Gone);
         }
         Ok(if self.dir.unlink(&path)? { Reclaim::Reclaimed } else { Reclaim::Gone })
+    }
+
+    /// Steps 3, 5 and 6 for what a power cut has left. There is no record to read again: nobody can register in it.
+    pub(crate) fn reclaim_remnant(&self, slot: u32, remnant: &Remnant) -> Result<Reclaim> {
+        let path = self.layout.slot(slot);
+        let Some(_locked) = try_flock(&self.dir, &path, remnant)? else { return Ok(Reclaim::Busy) };
+        let removed = self.names(&path, remnant.id)? && self.dir.unlink(&path)?;
+        Ok(if removed { Reclaim::Reclaimed } else { Reclaim::Gone })
     }
 
     /// Takes a slot away from whoever has it, living or not, if it is the one that `whose` accepts (or if its record cannot

@@ -104,6 +104,12 @@ impl Place {
                         return Ok(Attempt::Taken(slot));
                     }
                 }
+                Occupant::Remnant(remnant) => {
+                    self.reclaim_remnant(slot, &remnant)?;
+                    if self.take(holder, slot)? == Take::Taken {
+                        return Ok(Attempt::Taken(slot));
+                    }
+                }
             }
         }
         Ok(Attempt::Occupied(occupied))
@@ -142,9 +148,11 @@ impl Place {
     pub(crate) fn reclaim_dead(&self) -> Result<bool> {
         let mut freed = false;
         for slot in self.slots_in_use(&self.layout, 0..self.key.max.get())? {
-            if let Occupant::Dead(dead) = self.occupant(slot)? {
-                freed |= self.reclaim(slot, &dead)? == Reclaim::Reclaimed;
-            }
+            freed |= match self.occupant(slot)? {
+                Occupant::Dead(dead) => self.reclaim(slot, &dead)? == Reclaim::Reclaimed,
+                Occupant::Remnant(remnant) => self.reclaim_remnant(slot, &remnant)? == Reclaim::Reclaimed,
+                Occupant::Nobody | Occupant::Holder(_) => false,
+            };
         }
         Ok(freed)
     }

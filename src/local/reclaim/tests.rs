@@ -237,7 +237,7 @@ fn of_many_that_meet_a_dead_holder_one_wins() {
                     let won = loop {
                         match scene.place.occupant(0).unwrap() {
                             Occupant::Dead(dead) => drop(scene.place.reclaim(0, &dead).unwrap()),
-                            Occupant::Holder(..) => break false,
+                            Occupant::Holder(..) | Occupant::Remnant(_) => break false,
                             Occupant::Nobody => {}
                         }
                         if scene.place.take(&holder, 0).unwrap() == Take::Taken {
