@@ -1,28 +1,11 @@
 //! Who may: users and passwords, certificates.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::support::access::{Papers, with_users};
 use crate::support::etcd::Cluster;
 use crate::support::*;
 use hostclaim::etcd::{Contender, ErrorKind, Event, Inspector, Lease, Loss, Options, Outcome, Secret};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType};
-
-/// `root` may everything, `worker` may claims, `guest` nothing.
-fn with_users(extra: &[String]) -> Cluster {
-    let cluster = Cluster::start(1, "http", extra);
-    until("etcd", || cluster.ctl(&["endpoint", "health"]).status.success());
-    for user in ["root:secret-r", "worker:secret-w", "guest:secret-g"] {
-        cluster.ctl_ok(&["user", "add", user]);
-    }
-    cluster.ctl_ok(&["role", "add", "root"]);
-    cluster.ctl_ok(&["role", "add", "claims"]);
-    cluster.ctl_ok(&["role", "grant-permission", "claims", "--prefix=true", "readwrite", "/claim/v1/"]);
-    cluster.ctl_ok(&["user", "grant-role", "root", "root"]);
-    cluster.ctl_ok(&["user", "grant-role", "worker", "claims"]);
-    cluster.ctl_ok(&["auth", "enable"]);
-    cluster
-}
 
 fn as_user(cluster: &Cluster, user: Option<&str>) -> Options {
     Options {
@@ -129,56 +112,10 @@ fn a_password_where_none_is_wanted_does_no_harm() {
     }
 }
 
-struct Papers {
-    dir: tempfile::TempDir,
-}
-
-impl Papers {
-    /// An authority, a server's and a client's certificate by it, and a stranger's of its own making.
-    fn new() -> Papers {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
-        for (authority, server, client) in [("ca", "server", "client"), ("other-ca", "other-server", "stranger")] {
-            let mut params = CertificateParams::new(vec![]).unwrap();
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-            write(&format!("{authority}.pem"), issuer.pem());
-            let purposes = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-            for name in [server, client] {
-                let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-                params.subject_alt_names.push(SanType::IpAddress("127.0.0.1".parse().unwrap()));
-                params.distinguished_name.push(rcgen::DnType::CommonName, "worker");
-                params.extended_key_usages = purposes.to_vec();
-                let key = KeyPair::generate().unwrap();
-                write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
-                write(&format!("{name}.key"), key.serialize_pem());
-            }
-        }
-        Papers { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn argument(&self, option: &str, name: &str) -> String {
-        format!("--{option}={}", self.path(name).display())
-    }
-}
-
 #[test]
 fn certificates() {
     let papers = Papers::new();
-    let cluster = Cluster::start(
-        1,
-        "https",
-        &[
-            papers.argument("cert-file", "server.pem"),
-            papers.argument("key-file", "server.key"),
-            papers.argument("trusted-ca-file", "ca.pem"),
-            "--client-cert-auth=true".to_owned(),
-        ],
-    );
+    let cluster = papers.cluster();
     let options = |ca: &str, client: Option<&str>| Options {
         endpoints: Some(format!("https://{}", cluster.endpoints())),
         cacert: Some(papers.path(&format!("{ca}.pem"))),
@@ -212,21 +149,8 @@ fn certificates() {
 #[test]
 fn a_certificate_stands_for_a_user() {
     let papers = Papers::new();
-    let cluster = Cluster::start(
-        1,
-        "https",
-        &[
-            papers.argument("cert-file", "server.pem"),
-            papers.argument("key-file", "server.key"),
-            papers.argument("trusted-ca-file", "ca.pem"),
-            "--client-cert-auth=true".to_owned(),
-        ],
-    );
-    let tls = [
-        papers.argument("cacert", "ca.pem"),
-        papers.argument("cert", "client.pem"),
-        papers.argument("key", "client.key"),
-    ];
+    let cluster = papers.cluster();
+    let tls = papers.pass();
     let ctl = |arguments: &[&str]| {
         let all: Vec<_> = tls.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
         cluster.ctl(&all)

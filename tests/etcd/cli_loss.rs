@@ -8,22 +8,12 @@ use rustix::process::Signal;
 use crate::support::etcd::Cluster;
 use crate::support::host::*;
 use crate::support::proxy::{Mode, Proxy};
+use crate::support::ticks::{ticks, ticks_with_daemon, times};
 use crate::support::until;
 
 /// A COMMAND with a daemon in a session of its own; both ignore SIGTERM.
 fn with_daemon(begun: &Path) -> String {
     format!("trap '' TERM; setsid sh -c 'sleep 600 & sleep 600' & sleep 0.1; echo x >{}; sleep 600", begun.display())
-}
-
-/// A COMMAND that ignores SIGTERM and writes down when it was last alive, on the clock since boot.
-fn ticks(file: &Path) -> String {
-    format!("trap '' TERM; while :; do cat /proc/uptime >>{}; sleep 0.01; done", file.display())
-}
-
-fn times(file: &Path) -> Vec<f64> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
 }
 
 const BRISK: [&str; 4] = ["--ttl", "3s", "--kill-after", "0.5"];
@@ -96,16 +86,17 @@ fn a_daemon_does_not_outlive_its_claim() {
 fn a_stopped_session_does_not_carry_command_past_the_end_of_its_lease() {
     let cluster = Cluster::one();
     let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));
-    let (first, second) = (one.file("ticks"), two.file("ticks"));
+    let (first, daemon, second) = (one.file("ticks"), one.file("daemon"), two.file("ticks"));
     for stop_keeper in [false, true] {
-        let _ = std::fs::remove_file(&first);
-        let _ = std::fs::remove_file(&second);
-        let line = ticks(&first);
+        for file in [&first, &daemon, &second] {
+            let _ = std::fs::remove_file(file);
+        }
+        let line = ticks_with_daemon(&first, &daemon);
         let mut run = one.start(&brisk(&["job", "-c", &line]));
-        until("ticks", || times(&first).len() > 3);
+        until("ticks", || times(&first).len() > 3 && times(&daemon).len() > 3);
         let line = ticks(&second);
         let waiter = two.start(&brisk(&["job", "-c", &line]));
-        until("a waiter", || cluster.ctl_ok(&["get", "--prefix", "/claim/v1/", "--keys-only"]).contains("sema"));
+        until("a waiter", || cluster.contenders().len() == 2);
         if stop_keeper {
             // The session goes on renewing: that alone does no harm. Cut off as well, it does the keeper's work.
             send(run.keeper(), Signal::STOP);
@@ -116,17 +107,16 @@ fn a_stopped_session_does_not_carry_command_past_the_end_of_its_lease() {
         }
         until("the other host", || times(&second).len() > 3);
         if !stop_keeper {
-            let overlap = times(&first).last().unwrap() - times(&second)[0];
-            assert!(overlap < 0.0, "{overlap}");
+            for file in [&first, &daemon] {
+                let overlap = times(file).last().unwrap() - times(&second)[0];
+                assert!(overlap < 0.0, "{overlap}, {}", file.display());
+            }
             run.signal(Signal::CONT);
         }
         assert_eq!(status_of(&run.end()), 70);
         run.until_alone(&[]);
         drop(waiter);
-        until("the end of it", || {
-            let keys = cluster.ctl_ok(&["get", "--prefix", "/claim/v1/", "--keys-only"]);
-            !keys.contains("sema")
-        });
+        until("the end of it", || cluster.contenders().is_empty());
     }
 }
 
@@ -145,10 +135,7 @@ fn a_silent_partition_never_makes_two() {
         until("ticks", || times(&first).len() > 3);
         let line = ticks(&second);
         let mut waiter = two.start(&brisk(&["job", "-c", &line]));
-        until("a waiter", || {
-            let keys = cluster.ctl_ok(&["get", "--prefix", "/claim/v1/", "--keys-only"]);
-            keys.lines().filter(|line| line.contains("sema")).count() == 2
-        });
+        until("a waiter", || cluster.contenders().len() == 2);
         proxy.set(Mode::Stall);
         let lost = run.end();
         assert_eq!(status_of(&lost), 70, "{lost:?}");
@@ -199,10 +186,7 @@ fn a_waiter_without_a_session_is_not_had_within_its_wait() {
     let _first = one.start(&["job", "-c", &line]);
     until_written(&begun);
     let mut waiter = two.start(&brisk(&["-w", "6", "job", "true"]));
-    until("a waiter", || {
-        let keys = cluster.ctl_ok(&["get", "--prefix", "/claim/v1/", "--keys-only"]);
-        keys.lines().filter(|line| line.contains("sema")).count() == 2
-    });
+    until("a waiter", || cluster.contenders().len() == 2);
     proxy.set(Mode::Cut);
     assert_eq!(status_of(&waiter.end()), 75);
 }

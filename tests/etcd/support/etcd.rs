@@ -10,10 +10,13 @@ use tempfile::TempDir;
 /// One member of a cluster.
 pub(crate) struct Node {
     name: String,
+    address: String,
     pub client: u16,
     peer: u16,
     dir: TempDir,
     arguments: Vec<String>,
+    /// Words before a command that have it run in the network of this member.
+    network: Vec<String>,
     child: Option<Child>,
 }
 
@@ -38,13 +41,24 @@ impl Cluster {
     }
 
     pub(crate) fn start(count: usize, scheme: &'static str, extra: &[String]) -> Cluster {
+        Cluster::start_at("127.0.0.1", &[], count, scheme, extra)
+    }
+
+    /// One member at that address, which a command can reach that begins with the words of `network`.
+    pub(crate) fn in_network(address: &str, network: &[String]) -> Cluster {
+        Cluster::start_at(address, network, 1, "http", &[])
+    }
+
+    fn start_at(address: &str, network: &[String], count: usize, scheme: &'static str, extra: &[String]) -> Cluster {
         let mut nodes: Vec<Node> = (0..count)
             .map(|index| Node {
                 name: format!("n{index}"),
+                address: address.to_owned(),
                 client: free_port(),
                 peer: free_port(),
                 dir: tempfile::Builder::new().prefix("claim-etcd-").tempdir_in("/dev/shm").unwrap(),
                 arguments: extra.to_vec(),
+                network: network.to_vec(),
                 child: None,
             })
             .collect();
@@ -52,23 +66,25 @@ impl Cluster {
             nodes.iter().map(|node| format!("{}=http://127.0.0.1:{}", node.name, node.peer)).collect();
         for node in &mut nodes {
             node.arguments.push(format!("--initial-cluster={}", members.join(",")));
-            node.arguments.push(format!("--listen-client-urls={scheme}://127.0.0.1:{}", node.client));
-            node.arguments.push(format!("--advertise-client-urls={scheme}://127.0.0.1:{}", node.client));
+            node.arguments.push(format!("--listen-client-urls={scheme}://{}", node.endpoint()));
+            node.arguments.push(format!("--advertise-client-urls={scheme}://{}", node.endpoint()));
             node.start();
         }
         Cluster { nodes, scheme }
     }
 
     pub(crate) fn endpoints(&self) -> String {
-        let all: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client)).collect();
+        let all: Vec<_> = self.nodes.iter().map(Node::endpoint).collect();
         all.join(",")
     }
 
     /// Runs etcdctl against all members.
     pub(crate) fn ctl(&self, arguments: &[&str]) -> Output {
         let endpoints: Vec<_> =
-            self.nodes.iter().map(|node| format!("{}://127.0.0.1:{}", self.scheme, node.client)).collect();
-        Command::new("etcdctl")
+            self.nodes.iter().map(|node| format!("{}://{}", self.scheme, node.endpoint())).collect();
+        let mut words = self.nodes[0].network.iter().map(String::as_str).chain(["etcdctl"]);
+        Command::new(words.next().unwrap())
+            .args(words)
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", endpoints.join(",")))
             .args(arguments)
@@ -105,6 +121,12 @@ impl Cluster {
         found.unwrap()
     }
 
+    /// The keys under which contenders for anything stand.
+    pub(crate) fn contenders(&self) -> Vec<String> {
+        let listed = self.ctl_ok(&["get", "--prefix", "/claim/v1/sema/", "--keys-only"]);
+        listed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
     /// The current revision of the store.
     pub(crate) fn revision(&self) -> u64 {
         let text = self.ctl_ok(&["get", "nothing", "-w", "fields"]);
@@ -118,7 +140,9 @@ impl Node {
         let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
         // With the death of the test goes its etcd.
         let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "etcd"])
+            .args(["--pdeathsig", "KILL"])
+            .args(&self.network)
+            .arg("etcd")
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .arg(format!("--name={}", self.name))
@@ -136,7 +160,7 @@ impl Node {
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("127.0.0.1:{}", self.client)
+        format!("{}:{}", self.address, self.client)
     }
 
     fn signal(&self, signal: Signal) {

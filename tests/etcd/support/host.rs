@@ -15,6 +15,8 @@ pub(crate) struct Host {
     name: String,
     endpoints: String,
     pub dir: TempDir,
+    /// Words before a command that have it run in this host's network.
+    network: Vec<String>,
 }
 
 /// A `claim` that runs. Dropping it kills what is left.
@@ -27,7 +29,12 @@ pub(crate) struct Running {
 impl Host {
     pub(crate) fn new(name: &str, endpoints: &str) -> Host {
         let dir = tempfile::Builder::new().prefix("claim-host-").tempdir_in("/dev/shm").unwrap();
-        Host { name: name.to_owned(), endpoints: endpoints.to_owned(), dir }
+        Host { name: name.to_owned(), endpoints: endpoints.to_owned(), dir, network: Vec::new() }
+    }
+
+    /// The same in a network namespace that a command enters by these words.
+    pub(crate) fn in_network(self, network: Vec<String>) -> Host {
+        Host { network, ..self }
     }
 
     /// A file beside the claim directory.
@@ -50,14 +57,17 @@ impl Host {
 
     /// The same without options.
     pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("unshare");
+        let mut words = self.network.iter().map(String::as_str).chain(["unshare"]);
+        let mut command = Command::new(words.next().unwrap());
         command
+            .args(words)
             .args(["--uts", "sh", "-c", "echo \"$0\" >/proc/sys/kernel/hostname && exec \"$@\"", &self.name])
             .arg(env!("CARGO_BIN_EXE_claim"))
             .args(arguments)
             .stdin(Stdio::null())
             .process_group(0);
-        for variable in ["CLAIM_DIR", "CLAIM_ETCD", "ETCDCTL_ENDPOINTS", "ETCDCTL_USER", "ETCDCTL_PASSWORD"] {
+        let is_ours = |name: &str| ["CLAIM_", "ETCDCTL_"].iter().any(|prefix| name.starts_with(prefix));
+        for (variable, _) in std::env::vars().filter(|(variable, _)| is_ours(variable)) {
             command.env_remove(variable);
         }
         command

@@ -1,9 +1,12 @@
 //! What the tests against a real etcd need. Each test starts its own, on loopback, and kills it by its number.
 #![allow(dead_code)]
 
+pub(crate) mod access;
 pub(crate) mod etcd;
 pub(crate) mod host;
+pub(crate) mod net;
 pub(crate) mod proxy;
+pub(crate) mod ticks;
 
 use std::time::{Duration, Instant};
 
