@@ -2,6 +2,7 @@
 
 mod access;
 mod chaos;
+mod cli_access;
 mod cli_look;
 mod cli_loss;
 mod cli_order;
