@@ -5,6 +5,7 @@ mod chaos;
 mod cli_access;
 mod cli_look;
 mod cli_loss;
+mod cli_members;
 mod cli_order;
 mod cli_run;
 mod cluster;
