@@ -3,6 +3,7 @@
 mod access;
 mod chaos;
 mod cli_access;
+mod cli_cut_off;
 mod cli_look;
 mod cli_loss;
 mod cli_members;
@@ -11,4 +12,6 @@ mod cli_run;
 mod cluster;
 mod faults;
 mod one;
+#[path = "../support/mod.rs"]
+mod suite;
 mod support;
