@@ -236,36 +236,3 @@ fn at_most_n_are_trusted_at_once_whatever_happens() {
         assert!(holding <= MAX as i32, "{holding} at {moment:?}: {intervals:#?}");
     }
 }
-
-/// Not a test: how much of the time before the work has to be stopped is left when the leader dies, with the defaults.
-#[test]
-#[ignore = "measures"]
-fn measure_the_death_of_a_leader() {
-    let mut cluster = Cluster::three();
-    let config = config(&cluster.endpoints());
-    let holder = start(&config, bid("job", 1));
-    expect_held(&holder);
-    let mut least = Vec::new();
-    for _ in 0..8 {
-        let leader = cluster.leader();
-        renewed(&holder);
-        cluster.nodes[leader].kill();
-        let mut low = Duration::MAX;
-        let mut deadline = holder.deadline();
-        let mut renewals = 0;
-        while renewals < 3 {
-            low = low.min(holder.deadline().since(Moment::now()));
-            if holder.deadline() > deadline {
-                deadline = holder.deadline();
-                renewals += 1;
-            }
-            assert_eq!(holder.loss(), None);
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        // What is kept in reserve does not count.
-        least.push(low.saturating_sub(bid("job", 1).reserve));
-        cluster.nodes[leader].start();
-        cluster.leader();
-    }
-    println!("left before the work would have been stopped: {least:?} of 4 s");
-}

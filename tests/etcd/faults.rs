@@ -349,27 +349,3 @@ fn round_trips() {
     let renewals = 2 * acquired.as_secs();
     assert!((2..=3 + renewals).contains(&requests), "{requests}");
 }
-
-/// Not a test: how long after a release the next holds, with one slot and with two.
-#[test]
-#[ignore = "measures"]
-fn measure_promotion() {
-    let cluster = Cluster::one();
-    let proxy = Proxy::new(&cluster.endpoints());
-    let trip = Duration::from_millis(200);
-    for max in [1, 2] {
-        let direct = config(&cluster.endpoints());
-        let mut holders: Vec<_> = (0..max).map(|_| start(&direct, bid("job", max))).collect();
-        holders.iter().for_each(|holder| drop(expect_held(holder)));
-        proxy.set(Mode::Delay(trip / 2));
-        let next = start(&config(&proxy.endpoint()), bid("job", max));
-        expect_waiting(&next, max as usize);
-        until("its watch", || next.requests() >= 3);
-        std::thread::sleep(2 * trip);
-        holders.pop().unwrap().release().unwrap();
-        let begun = Instant::now();
-        expect_held(&next);
-        let trips = begun.elapsed().as_secs_f64() / trip.as_secs_f64();
-        println!("N = {max}: held {trips:.2} round trips after the release, the event took half of one");
-    }
-}
