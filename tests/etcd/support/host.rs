@@ -100,9 +100,13 @@ impl Running {
         send(self.pid, signal);
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for that of everybody who has what it prints to. A hang fails.
     pub(crate) fn end(&mut self) -> Output {
-        self.child.take().unwrap().wait_with_output().unwrap()
+        let child = self.child.take().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+        let ended = receiver.recv_timeout(2 * HANG);
+        ended.unwrap_or_else(|_| panic!("not in {:?}: the end of {:?}", 2 * HANG, self.family()))
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
