@@ -100,27 +100,27 @@ fn certificates_that_do_not_fit_are_69_with_the_reason() {
 fn a_credential_file_that_cannot_be_read_is_71_with_its_path() {
     // Nobody is asked anything.
     let host = Host::new("node1", "https://127.0.0.1:1");
-    let (no_file, folder, good) = (host.file("no-such-file"), host.file("folder"), host.file("good"));
+    let papers = Papers::new();
+    let [cert, key] = ["client.pem", "client.key"].map(|name| papers.path(name));
+    let (cert, key) = (as_str(&cert), as_str(&key));
+    let [no_file, folder, empty] = ["no-such-file", "folder", "empty"].map(|name| host.file(name));
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(&good, "x\n").unwrap();
-    let good = as_str(&good);
-    for bad in [&no_file, &folder] {
+    std::fs::write(&empty, "").unwrap();
+    for bad in [&no_file, &folder, &empty] {
         let bad = as_str(bad);
-        for options in [
-            &["--cacert", bad][..],
-            &["--cert", bad, "--key", good],
-            &["--cert", good, "--key", bad],
-            &["--user", "worker", "--password-file", bad],
-        ] {
+        for options in [&["--cacert", bad][..], &["--cert", bad, "--key", key], &["--cert", cert, "--key", bad]] {
             refused(&host, host.claim(options), 71, bad);
         }
         for variables in [
             &[("ETCDCTL_CACERT", bad)][..],
-            &[("ETCDCTL_CERT", bad), ("ETCDCTL_KEY", good)],
-            &[("ETCDCTL_CERT", good), ("ETCDCTL_KEY", bad)],
+            &[("ETCDCTL_CERT", bad), ("ETCDCTL_KEY", key)],
+            &[("ETCDCTL_CERT", cert), ("ETCDCTL_KEY", bad)],
         ] {
             refused(&host, with(host.claim(&[]), variables), 71, bad);
         }
+    }
+    for bad in [&no_file, &folder] {
+        refused(&host, host.claim(&["--user", "worker", "--password-file", as_str(bad)]), 71, as_str(bad));
     }
 }
 
@@ -197,6 +197,9 @@ fn a_password_leaves_no_trace() {
         let (keeper, command) = (holder.keeper(), children(holder.keeper())[0]);
         assert!(cmdline(command).contains("sleep 600"), "{}", cmdline(command));
         seen += &cmdline(command);
+        let environment = text(&std::fs::read(format!("/proc/{command}/environ")).unwrap());
+        assert!(environment.contains("CLAIM_FENCE="), "{environment}");
+        seen += &environment;
         // What was said on a command line is there to be read; but for that, the keeper shows none either.
         if way != "one-word" {
             assert!(cmdline(keeper).contains("worker"), "{}", cmdline(keeper));
