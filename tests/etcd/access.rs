@@ -135,12 +135,8 @@ fn certificates() {
         println!("{ca} {client:?}: {error} ({:?})", begun.elapsed());
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     }
-    let broken = Options {
-        cacert: Some(papers.path("ca.pem")),
-        cert: Some(papers.path("client.key")),
-        key: Some(papers.path("client.pem")),
-        ..options("ca", None)
-    };
+    // A key that does not go with the certificate.
+    let broken = Options { key: Some(papers.path("stranger.key")), ..options("ca", Some("client")) };
     let error = Lease::acquire(&config_with(broken), bid("job", 1), None).unwrap_err();
     println!("{error}");
     assert_eq!(error.kind(), ErrorKind::System);
