@@ -83,7 +83,7 @@ struct Looking(Option<Runtime>);
 impl Looking {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.0 {
-            Some(runtime) => runtime.block_on(future),
+            Some(runtime) => crate::sys::without_sigpipe(|| runtime.block_on(future)),
             None => unreachable!("it is taken only when dropped"),
         }
     }

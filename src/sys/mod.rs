@@ -10,12 +10,14 @@ mod forkmark;
 mod ofd;
 #[cfg(feature = "cli")]
 pub(crate) mod signals;
+mod sigpipe;
 #[cfg(feature = "cli")]
 pub(crate) mod spawn;
-mod wake;
 mod words;
 
 pub(crate) use forkmark::ForkMark;
 pub(crate) use ofd::{is_locked, lock};
-pub(crate) use wake::write_without_sigpipe;
+#[cfg(feature = "etcd")]
+pub(crate) use sigpipe::without_sigpipe;
+pub(crate) use sigpipe::write_without_sigpipe;
 pub(crate) use words::SharedWords;

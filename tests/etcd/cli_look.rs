@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use crate::support::etcd::Cluster;
 use crate::support::host::*;
+use crate::support::proxy::{Mode, Proxy};
 use crate::support::until;
 
 fn stays(file: &std::path::Path) -> String {
@@ -134,4 +135,19 @@ fn a_password_is_seen_nowhere() {
     assert_eq!(status_of(&nobody), 69, "{nobody:?}");
     seen += &(text(&refused.stderr) + &text(&nobody.stderr) + &text(&joined.stderr));
     assert!(!seen.contains(PASSWORD) && !seen.contains("no-such-word"), "{seen}");
+}
+
+#[test]
+fn a_connection_that_ends_does_not_end_who_looks_on() {
+    let cluster = Cluster::one();
+    let proxy = Proxy::new(&cluster.endpoints());
+    let host = Host::new("node1", &proxy.endpoint());
+    proxy.set(Mode::Cut);
+    // Whether the end comes between one write and the next is chance.
+    for _ in 0..10 {
+        for looking in [&["--who"][..], &["--available", "job"], &["--release", "job", "--force"]] {
+            let output = host.run(&[&["--dial-timeout", "200ms"], looking].concat());
+            assert_eq!(status_of(&output), 69, "{looking:?}: {output:?}");
+        }
+    }
 }
