@@ -57,11 +57,13 @@ impl Host {
 
     /// The same without options.
     pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
-        let mut words = self.network.iter().map(String::as_str).chain(["unshare"]);
+        // An ordinary user may name a host that is in a user namespace of his own.
+        let user = ["--user", "--map-root-user"].into_iter().filter(|_| !rustix::process::geteuid().is_root());
+        let mut words = self.network.iter().map(String::as_str).chain(["unshare"]).chain(user);
         let mut command = Command::new(words.next().unwrap());
         command
             .args(words)
-            .args(["--uts", "sh", "-c", "echo \"$0\" >/proc/sys/kernel/hostname && exec \"$@\"", &self.name])
+            .args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", &self.name])
             .arg(env!("CARGO_BIN_EXE_claim"))
             .args(arguments)
             .stdin(Stdio::null())
