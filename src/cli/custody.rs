@@ -11,7 +11,6 @@ use crate::cli::run::{Had, contend, not_had, take_over_signals};
 use crate::cli::{directory, existing_directory, exit, key, terms};
 use crate::error::{Error, Result};
 use crate::local::Place;
-use crate::local::layout::{CLAIMS, SlotName};
 use crate::local::process;
 use crate::local::reclaim::Occupant;
 use crate::name::Name;
@@ -71,7 +70,7 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
         }),
     };
     let mut released = 0;
-    for slot in slots_on_disk(&place)? {
+    for slot in place.slots_in_use(&place.layout, 0..place.key.max.get())? {
         if args.pid.is_some() && place.lay_to_rest(slot, &whose)? {
             released += 1;
             continue;
@@ -85,30 +84,17 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
     if released > 0 && !place.wake_first(place.tickets()?)? {
         place.tidy()?;
     }
-    match released {
-        0 => {
-            voice.say(&"nothing to release");
-            Ok(exit::NO)
-        }
-        released => {
-            voice.detail(&format_args!("{released} released"));
-            Ok(exit::OK)
-        }
-    }
+    Ok(say_released(released, voice))
 }
 
-/// Slots that have a file, whatever is in it.
-fn slots_on_disk(place: &Place) -> Result<Vec<u32>> {
-    let mut slots: Vec<u32> = place
-        .dir
-        .list(CLAIMS)?
-        .iter()
-        .filter_map(|file| SlotName::parse(file))
-        .filter(|name| name.key == place.layout.key())
-        .map(|name| name.slot)
-        .collect();
-    slots.sort_unstable();
-    Ok(slots)
+/// How a `--release` ended, in words and as a status.
+pub(super) fn say_released(released: usize, voice: &Voice) -> i32 {
+    if released == 0 {
+        voice.say(&"nothing to release");
+        return exit::NO;
+    }
+    voice.detail(&format_args!("{released} released"));
+    exit::OK
 }
 
 pub(crate) fn available(args: &Args, name: Name) -> Result<i32> {

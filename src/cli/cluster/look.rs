@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::class::Class;
 use crate::cli::args::Args;
 use crate::cli::cluster::{Cluster, failure};
+use crate::cli::custody::say_released;
 use crate::cli::output::Voice;
 use crate::cli::{existing_directory, exit, who};
 use crate::clock;
@@ -99,14 +100,5 @@ pub(super) fn available(args: &Args, cluster: &Cluster, name: &Name) -> Result<i
 
 pub(super) fn force(args: &Args, cluster: &Cluster, name: &Name, voice: &Voice) -> Result<i32> {
     let inspector = Inspector::new(&cluster.config).map_err(failure)?;
-    match inspector.force_release(name.as_bytes(), args.max).map_err(failure)? {
-        0 => {
-            voice.say(&"nothing to release");
-            Ok(exit::NO)
-        }
-        released => {
-            voice.detail(&format_args!("{released} released"));
-            Ok(exit::OK)
-        }
-    }
+    Ok(say_released(inspector.force_release(name.as_bytes(), args.max).map_err(failure)?, voice))
 }
