@@ -1,8 +1,5 @@
 //! `claim --etcd`: looking on, `--check`, and what nobody may see.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use rustix::process::Signal;
 
 use crate::support::etcd::Cluster;
@@ -67,14 +64,29 @@ fn available_and_force() {
 fn watch_prints_changes_until_it_is_ended() {
     let cluster = Cluster::one();
     let (one, two) = (Host::new("node1", &cluster.endpoints()), Host::new("node2", &cluster.endpoints()));
-    let mut watching = two.claim(&["--who", "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-    assert_eq!(status_of(&one.run(&["job", "true"])), 0);
-    let mut next = || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    while next()["state"] != "gone" {}
-    send(i32::try_from(watching.id()).unwrap(), Signal::INT);
-    use std::os::unix::process::ExitStatusExt;
-    assert_eq!(watching.wait().unwrap().signal(), Some(2));
+    let printed = two.file("printed");
+    let mut watch = two.claim(&["--who", "--watch", "--json"]);
+    watch.stdout(std::fs::File::create(&printed).unwrap());
+    let mut watching = Running::printing(watch);
+    let states = || {
+        let text = std::fs::read_to_string(&printed).unwrap();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let state =
+            |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["state"].as_str().unwrap().to_owned();
+        whole.lines().map(state).collect::<Vec<_>>()
+    };
+    let begun = one.file("begun");
+    let line = stays(&begun);
+    let mut run = one.start(&["job", "-c", &line]);
+    // Whoever comes and goes before it has looked for the first time is never seen by it.
+    until("a holder", || states().last().is_some_and(|state| state == "held"));
+    until_written(&begun);
+    run.signal(Signal::TERM);
+    run.end();
+    until("its end", || states().last().is_some_and(|state| state == "gone"));
+    // Not SIGINT, which is ignored where a script runs all this in the background.
+    watching.signal(Signal::TERM);
+    assert_eq!(status_of(&watching.end()), 143);
 }
 
 #[test]

@@ -87,12 +87,17 @@ impl Host {
 
 impl Running {
     pub(crate) fn of(mut command: Command) -> Running {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::printing(command)
+    }
+
+    /// The same, and what it prints goes where the command says.
+    pub(crate) fn printing(mut command: Command) -> Running {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("CLAIM_TEST_MARK={}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let (name, value) = mark.split_once('=').unwrap();
-        command.env(name, value).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let child = command.env(name, value).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         Running { child: Some(child), pid, mark }
     }
