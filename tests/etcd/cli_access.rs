@@ -14,7 +14,8 @@ use crate::support::until;
 #[track_caller]
 fn refused(host: &Host, mut command: Command, status: i32, reason: &str) {
     let ran = host.file("ran");
-    let output = command.args(["-E", "9", "job", "touch"]).arg(&ran).output().unwrap();
+    command.args(["-E", "9", "job", "touch"]).arg(&ran);
+    let output = Running::of(command).end();
     let said = text(&output.stderr);
     assert_eq!(status_of(&output), status, "{reason}: {output:?}");
     assert!(said.starts_with("claim: job: ") && said.contains(reason), "{reason:?} is not in {said:?}");
@@ -24,7 +25,8 @@ fn refused(host: &Host, mut command: Command, status: i32, reason: &str) {
 
 #[track_caller]
 fn had(mut command: Command) {
-    let output = command.args(["job", "-c", "echo $CLAIM_BACKEND"]).output().unwrap();
+    command.args(["job", "-c", "echo $CLAIM_BACKEND"]);
+    let output = Running::of(command).end();
     assert_eq!((status_of(&output), &*text(&output.stdout)), (0, "etcd\n"), "{output:?}");
 }
 
@@ -148,9 +150,12 @@ fn users_and_passwords_in_every_way_and_refusals_with_the_reason() {
     refused(&host, host.claim(&["--user", "guest:secret-g"]), 69, "permission denied");
     refused(&host, host.claim(&["--etcd-prefix", "/elsewhere/", "--user", "worker:secret-w"]), 69, "permission denied");
     refused(&host, host.claim(&[]), 69, "user name is empty");
+    // Looking on is no different.
     for user in ["worker:secret-x", "guest:secret-g"] {
-        let said = host.run(&["--user", user, "--who"]);
-        assert_eq!((status_of(&said), text(&said.stderr).contains("secret")), (69, false), "{said:?}");
+        for looking in [&["--who"][..], &["--available", "job"], &["--release", "job", "--force"]] {
+            let said = host.run(&[&["--user", user], looking].concat());
+            assert_eq!((status_of(&said), text(&said.stderr).contains("secret")), (69, false), "{looking:?}: {said:?}");
+        }
     }
 }
 

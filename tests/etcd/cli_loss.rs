@@ -11,9 +11,9 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::ticks::{ticks, ticks_with_daemon, times};
 use crate::support::until;
 
-/// A COMMAND with a daemon in a session of its own; both ignore SIGTERM.
+/// A COMMAND with a daemon in a session of its own, which says when it is there; all ignore SIGTERM.
 fn with_daemon(begun: &Path) -> String {
-    format!("trap '' TERM; setsid sh -c 'sleep 600 & sleep 600' & sleep 0.1; echo x >{}; sleep 600", begun.display())
+    format!("trap '' TERM; setsid sh -c 'sleep 600 & echo x >{}; sleep 600' & sleep 600; true", begun.display())
 }
 
 const BRISK: [&str; 4] = ["--ttl", "3s", "--kill-after", "0.5"];
@@ -38,7 +38,8 @@ fn whichever_is_killed_nothing_is_left_a_second_later() {
             }
             let mut run = host.start(&arguments);
             until_written(&begun);
-            assert!(run.family().len() >= 6, "{:?}", run.family());
+            // The two of ours, COMMAND and its daemon, and a process of each.
+            until("all of them", || run.family().len() >= 6);
             let keeper = run.keeper();
             let command = children(keeper)[0];
             let pid = match victim {

@@ -77,7 +77,7 @@ impl Host {
 
     /// Runs to the end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        self.claim(arguments).output().unwrap()
+        self.start(arguments).end()
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
@@ -190,7 +190,7 @@ pub(crate) fn until_written(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The status, within a time that only a hang takes.
+/// The status as a shell sees it.
 pub(crate) fn status_of(output: &Output) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0))
