@@ -92,9 +92,13 @@ fn certificates_that_do_not_fit_are_69_with_the_reason() {
     refused(&host, host.claim(&[&ca, &stranger[0], &stranger[1]]), 69, "fatal alert");
     // Looking on is no different.
     for arguments in [&["--who"][..], &["--available", "job"], &["--release", "job", "--force"]] {
-        let output = host.run(&[&[other_ca.as_str(), &client, &key], arguments].concat());
-        assert_eq!(status_of(&output), 69, "{arguments:?}: {output:?}");
-        assert!(text(&output.stderr).contains("invalid peer certificate"), "{arguments:?}: {output:?}");
+        for (pass, reason) in
+            [(&[&*other_ca, &*client, &*key][..], "invalid peer certificate"), (&[&*ca], "fatal alert")]
+        {
+            let output = host.run(&[pass, arguments].concat());
+            assert_eq!(status_of(&output), 69, "{arguments:?}: {output:?}");
+            assert!(text(&output.stderr).contains(reason), "{arguments:?}: {output:?}");
+        }
     }
 }
 
