@@ -66,8 +66,12 @@ fn a_higher_class_goes_first_also_before_the_one_that_waits_in_etcd() {
         held.waiter("low-2", &["--class", "low"]),
         held.waiter("high", &["--class", "high"]),
     ];
-    assert_eq!(held.in_etcd(), 2);
-    until("the high one in etcd", || held.waiting() == ["high", "low-1", "low-2"]);
+    // While one of them makes way for another, there may be none of this host's; there are never two.
+    until("the high one in etcd", || {
+        let in_etcd = held.in_etcd();
+        assert!(in_etcd <= 2, "{in_etcd}");
+        in_etcd == 2 && held.waiting() == ["high", "low-1", "low-2"]
+    });
     held.let_go();
     for waiter in &mut waiters {
         assert_eq!(status_of(&waiter.end()), 0);
