@@ -203,6 +203,15 @@ fn a_host_has_one_slot_of_a_spread_claim() {
     let _second = two.start(&["--spread", "-m", "2", "job", "-c", &stays(&there)]);
     until_written(&there);
     assert!(keys(&cluster).contains(&"/claim/v1/sema/job/2/node2".to_owned()));
+
+    // One without --spread is on this host just as well.
+    let begun = one.file("plain");
+    let _plain = one.start(&["-m", "3", "plain", "-c", &stays(&begun)]);
+    until_written(&begun);
+    for (host, status, available) in [(&one, 75, 1), (&two, 0, 0)] {
+        assert_eq!(status_of(&host.run(&["--spread", "-m", "3", "-n", "plain", "true"])), status);
+        assert_eq!(status_of(&host.run(&["--spread", "-m", "3", "--available", "plain"])), available);
+    }
 }
 
 /// The two do not meet on their host, where a claim goes by how its cluster is named.
@@ -222,6 +231,8 @@ fn a_claim_inside_itself_is_hopeless_however_its_cluster_is_named() {
         assert!(said.contains("could never be had: job is held by process ") && said.ends_with("\n78\n"), "{said}");
     }
     assert_eq!(inner("-n -m 2", &["-m", "2"]), "0\n", "one of two slots is free");
+    let said = inner("-m 2 --spread", &["-m", "2", "--spread"]);
+    assert!(said.ends_with("\n78\n"), "the only slot of this host: {said}");
     assert_eq!(leases(&cluster), 0);
 }
 

@@ -12,6 +12,8 @@ use crate::clock;
 use crate::error::Result;
 use crate::etcd::{self, Inspector, Standing};
 use crate::inspect::{Entry, Report, inspect};
+use crate::local::Place;
+use crate::local::dir::Directory;
 use crate::name::{Capacity, Key, Name};
 
 pub(super) fn who(args: &Args, cluster: &Cluster, name: Option<&Name>, voice: &Voice) -> Result<i32> {
@@ -41,9 +43,7 @@ pub(super) fn who(args: &Args, cluster: &Cluster, name: Option<&Name>, voice: &V
 /// What etcd shows, and who waits on this host to get there.
 fn report(args: &Args, cluster: &Cluster, name: Option<&Name>, contenders: Vec<etcd::Entry>) -> Result<Report> {
     let mut report = Report { entries: entries(contenders), unreadable: None };
-    let Some(dir) = existing_directory(args)? else { return Ok(report) };
-    let id = cluster.space_id();
-    let Some(space) = dir.spaces()?.into_iter().find(|space| space.path().ends_with(&id)) else { return Ok(report) };
+    let Some(space) = space(args, cluster)? else { return Ok(report) };
     let here = inspect(&space, name)?;
     report.unreadable = here.unreadable;
     for mut waiter in here.entries.into_iter().filter(|entry| entry.slot.is_none()) {
@@ -53,6 +53,13 @@ fn report(args: &Args, cluster: &Cluster, name: Option<&Name>, contenders: Vec<e
         report.entries.insert(at, waiter);
     }
     Ok(report)
+}
+
+/// Where this host's contenders meet, if any have.
+fn space(args: &Args, cluster: &Cluster) -> Result<Option<Directory>> {
+    let Some(dir) = existing_directory(args)? else { return Ok(None) };
+    let id = cluster.space_id();
+    Ok(dir.spaces()?.into_iter().find(|space| space.path().ends_with(&id)))
 }
 
 fn entries(contenders: Vec<etcd::Entry>) -> Vec<Entry> {
@@ -94,7 +101,15 @@ fn entries(contenders: Vec<etcd::Entry>) -> Vec<Entry> {
 pub(super) fn available(args: &Args, cluster: &Cluster, name: &Name) -> Result<i32> {
     let inspector = Inspector::new(&cluster.config).map_err(failure)?;
     let host = args.spread.then(etcd::host);
-    let available = inspector.available(name.as_bytes(), args.max, host.as_deref()).map_err(failure)?;
+    // With --spread, this host's other contenders count too, and those without it have keys that tell of no host.
+    let here = match space(args, cluster)? {
+        Some(space) if args.spread => {
+            let key = Key { name: name.clone(), max: Capacity::new(args.max)? };
+            crate::handle::is_available(&Place::new(space, key)?, args.class, true)?
+        }
+        _ => true,
+    };
+    let available = here && inspector.available(name.as_bytes(), args.max, host.as_deref()).map_err(failure)?;
     Ok(if available { exit::OK } else { exit::NO })
 }
 

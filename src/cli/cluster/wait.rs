@@ -107,15 +107,15 @@ impl Wait<'_> {
         }
     }
 
-    /// Why it cannot be had before we have gone on: every holder is a process above this one.
+    /// Why it cannot be had before we have gone on: every holder that is in the way is a process above this one.
     ///
     /// This host's own queue sees that first, unless the cluster was named in another way there: then it is another queue.
     /// That a holder in etcd is one of this host's records is told by fence and lease, never by a pid alone.
     fn hopeless(&self, entries: &[Entry]) -> Result<Option<String>> {
         let holders = || entries.iter().filter(|entry| entry.standing == Standing::Held);
-        let place = &self.contender.place;
+        let (place, spread) = (&self.contender.place, self.contender.terms.spread);
         let held = holders().count();
-        if held == 0 || u32::try_from(held).is_ok_and(|held| held < place.key.max.get()) {
+        if held == 0 || (!spread && u32::try_from(held).is_ok_and(|held| held < place.key.max.get())) {
             return Ok(None);
         }
         let above = procfs::ancestors(place.me.process.pid)?;
@@ -127,6 +127,10 @@ impl Wait<'_> {
             let slot = above.iter().find(is_it)?;
             Some(format!("{} is held by process {}, above this one", place.key.name, slot.pid))
         };
+        if spread {
+            // What is above us is on this host, which may have no second slot, whoever has the others.
+            return Ok(holders().find_map(by));
+        }
         Ok(holders().map(by).collect::<Option<Vec<_>>>().map(|story| story.join(", ")))
     }
 
