@@ -86,9 +86,8 @@ impl Contender {
 
     /// Wakes the right waiter, or leaves nothing behind where nobody waits.
     fn after_release(&mut self, held_ns: u64) -> Result<()> {
-        let queue = self.place.queue()?;
-        let queued = queue.is_some();
-        let mut waiters = self.place.wake_first(queue.unwrap_or_default())?;
+        let queued = self.place.has_queue()?;
+        let mut waiters = queued && self.place.wake_first(self.place.tickets()?)?;
         let has_more = self.place.key.max.get() > 1;
         if has_more && self.place.reclaim_dead()? && queued {
             waiters = self.place.wake_first(self.place.tickets()?)?;

@@ -39,10 +39,10 @@ impl Contender {
     /// Whose turn it is, as far as the queue shows.
     pub(super) fn look(&mut self, ticket: &mut Option<Ticket>, suspicion: &mut Suspicion, why: Why) -> Result<Look> {
         let first = Look { turn: Turn::Mine, behind: None, before: 0, displaced: None };
-        let tickets = match self.place.queue()? {
-            None if ticket.is_none() => return Ok(first),
-            queue => queue.unwrap_or_default(),
-        };
+        if ticket.is_none() && !self.place.has_queue()? {
+            return Ok(first);
+        }
+        let tickets = self.place.tickets()?;
         if why.slept_out {
             self.renew_lost_record(ticket.as_ref())?;
         }

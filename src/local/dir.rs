@@ -257,6 +257,15 @@ impl Directory {
         }
     }
 
+    /// Whether there is something of that name inside.
+    pub(crate) fn exists(&self, path: &str) -> Result<bool> {
+        match rustix::fs::accessat(self, path, rustix::fs::Access::EXISTS, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.system("look for", path, errno)),
+        }
+    }
+
     /// Whether claims can be had here at all.
     ///
     /// # Errors

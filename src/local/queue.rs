@@ -151,6 +151,11 @@ fn parse(bytes: &[u8]) -> Option<Message> {
 }
 
 impl Place {
+    /// Whether anybody has waited since the claim was last idle. Where mostly nobody has, asking is cheaper than trying to open.
+    pub(crate) fn has_queue(&self) -> Result<bool> {
+        self.dir.exists(&self.layout.queue)
+    }
+
     /// The tickets in the order of service, those of the dead among them.
     pub(crate) fn tickets(&self) -> Result<Vec<TicketName>> {
         Ok(self.queue()?.unwrap_or_default())
