@@ -274,8 +274,15 @@ impl Directory {
     pub(crate) fn is_writable(&self) -> Result<()> {
         use rustix::fs::Access;
         let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
-        rustix::fs::accessat(self, layout::CLAIMS, access, AtFlags::EACCESS)
-            .map_err(|errno| self.system("write to", layout::CLAIMS, errno))
+        for folder in [layout::CLAIMS, "."] {
+            match rustix::fs::accessat(self, folder, access, AtFlags::EACCESS) {
+                Ok(()) => break,
+                // Nothing has been made inside yet.
+                Err(Errno::NOENT) if folder == layout::CLAIMS => {}
+                Err(errno) => return Err(self.system("write to", folder, errno)),
+            }
+        }
+        Ok(())
     }
 
     /// A shared lock on the directory for as long as it is held open. Cleaners of temporary files that heed locks

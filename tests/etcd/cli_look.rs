@@ -58,6 +58,13 @@ fn available_and_force() {
     assert_eq!(status_of(&lost), 70);
     assert_eq!(text(&lost.stderr).lines().count(), 1, "{lost:?}");
     assert_eq!(status_of(&two.run(&["--available", "job"])), 0);
+
+    // A run would begin with a slot of its host's.
+    let mode =
+        |mode| std::fs::set_permissions(one.claims(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o777);
+    assert_eq!(status_of(&one.run(&["--available", "job"])), 77);
+    mode(0o700);
 }
 
 #[test]

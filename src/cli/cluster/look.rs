@@ -99,6 +99,10 @@ fn entries(contenders: Vec<etcd::Entry>) -> Vec<Entry> {
 }
 
 pub(super) fn available(args: &Args, cluster: &Cluster, name: &Name) -> Result<i32> {
+    if let Some(dir) = existing_directory(args)? {
+        // A run takes a slot there first.
+        dir.is_writable()?;
+    }
     let inspector = Inspector::new(&cluster.config).map_err(failure)?;
     let host = args.spread.then(etcd::host);
     // With --spread, this host's other contenders count too, and those without it have keys that tell of no host.
