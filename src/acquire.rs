@@ -19,12 +19,12 @@ use crate::local::Place;
 use crate::local::counter::Counter;
 use crate::local::dir::Directory;
 use crate::local::history::History;
-use crate::local::holder::{Holder, Opened};
+use crate::local::holder::Holder;
 use crate::local::layout::TicketName;
 use crate::local::liveness::Liveness;
 use crate::local::queue::Ticket;
 use crate::local::ring::Lineage;
-use crate::local::slots::{Attempt, Occupied, Watched};
+use crate::local::slots::{Attempt, Occupied};
 use crate::local::wait::{Reasons, Woken};
 use crate::name::Key;
 use crate::record::{Body, LONGEST_LABEL};
@@ -199,7 +199,6 @@ impl Contender {
         /// Rings are looked for when a wait begins, and then ever more rarely, for what was missed when two began at once.
         const RING_CHECK_FIRST: Duration = Duration::from_secs(1);
         const RING_CHECK_LAST: Duration = Duration::from_secs(60);
-        let mut watched = Watched::default();
         let mut suspicion = Suspicion::default();
         let mut ring_check_every = RING_CHECK_FIRST;
         let mut next_ring_check = Deadline::after(Duration::ZERO);
@@ -269,7 +268,6 @@ impl Contender {
                 let again = observer.waiting(&Waiting { elapsed, before: look.before, holder });
                 next_report = again.map_or(Deadline::NEVER, Deadline::after);
             }
-            watched.follow(&mut occupied, &self.place)?;
             let pace = if look.turn == Turn::Mine { 0 } else { look.before.max(1) };
             let look_again = Deadline::after(rule::look_again_after(pace));
             let wake = until.or_sooner(look_again).or_sooner(next_report);
@@ -284,7 +282,7 @@ impl Contender {
             if let Some(neighbour) = &look.behind {
                 reasons.gone(neighbour.fifo.as_fd());
             }
-            for pidfd in watched.fds() {
+            for pidfd in occupied.iter().filter_map(Occupied::pidfd) {
                 reasons.readable(pidfd);
             }
             let woken = reasons.sleep(wake)?;
@@ -310,7 +308,7 @@ impl Contender {
         holder.live().prepare(clock::unix_us(), until);
         let Some(holder) = &self.holder else { return Ok(Attempt::NoDirectory) };
         let mut found_dead = 0;
-        let attempt = self.place.take_any(holder, self.terms.spread, &mut |_: &Opened| found_dead += 1)?;
+        let attempt = self.place.take_any(holder, self.terms.spread, &mut || found_dead += 1)?;
         if let Attempt::Taken(slot) = attempt {
             self.slot = Some(slot);
         }
@@ -407,10 +405,11 @@ impl Contender {
 
 /// A holder as it is shown to others.
 pub(crate) fn who(occupied: &Occupied) -> Who {
-    let record = &occupied.holder.record;
+    let record = &occupied.record;
     Who {
         slot: occupied.slot,
-        pid: record.body.process.pid,
+        // Of a run whose `claim` was killed, COMMAND: that is whom one can do something about.
+        pid: occupied.alive.unwrap_or(record.body.process).pid,
         host: record.body.host.clone(),
         since: record.live.since,
         label: record.body.label.clone(),

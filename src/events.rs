@@ -112,7 +112,7 @@ pub struct Waiting {
 pub struct Who {
     /// The slot it has, from 0.
     pub slot: u32,
-    /// The holder's process, in its own pid namespace.
+    /// The holder's process, in its own pid namespace: of a run `claim` itself, or COMMAND if that is all that is left.
     pub pid: i32,
     /// The host, or container, it runs on.
     pub host: String,

@@ -9,11 +9,12 @@ use crate::local::Place;
 use crate::local::dir::Directory;
 use crate::local::holder::{Opened, unreadable};
 use crate::local::identity::Identity;
-use crate::local::layout::{CLAIMS, Layout, QUEUES, SlotName, TicketName, parse_key};
+use crate::local::layout::{CLAIMS, Layout, QUEUES, SlotName, TicketName, in_claims, parse_key};
 use crate::local::liveness::Liveness;
 use crate::local::reclaim::Occupant;
 use crate::local::slots::Occupied;
 use crate::name::{Capacity, Key, Name};
+use crate::record::Record;
 
 /// A holder, or a waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +72,14 @@ pub fn inspect(dir: &Directory, name: Option<&Name>) -> Result<Report> {
             Some(_) => {}
             // A record that belongs to no claim that we could name concerns all of them.
             None if file.starts_with(".fresh-") => {}
-            None => report.note(unreadable(dir, &format!("{CLAIMS}/{file}"))),
+            None => report.note(unreadable(dir, &in_claims(&file))),
         }
     }
     for key in dir.list(QUEUES)? {
-        if is_wanted(&key) && parse_key(&key).is_some() {
-            let names = dir.list(&format!("{QUEUES}/{key}"))?;
+        if is_wanted(&key)
+            && let Some((layout, _)) = Layout::read(&key)
+        {
+            let names = dir.list(&layout.queue)?;
             let tickets = names.iter().filter_map(|name| TicketName::parse(name));
             seen.entry(key).or_default().1.extend(tickets);
         }
@@ -102,8 +105,9 @@ pub fn inspect(dir: &Directory, name: Option<&Name>) -> Result<Report> {
 }
 
 fn name_on_record(dir: &Directory, key: &str, slots: &[u32], tickets: &[TicketName]) -> Option<Name> {
-    let slots = slots.iter().map(|slot| format!("{CLAIMS}/{key}.{slot}"));
-    let waiters = tickets.iter().map(|t| format!("{}/{key}/{}", crate::local::layout::HOLDERS, t.holder_id()));
+    let (layout, _) = Layout::read(key)?;
+    let slots = slots.iter().map(|&slot| layout.slot(slot));
+    let waiters = tickets.iter().map(|ticket| layout.holder(&ticket.holder_id()));
     slots.chain(waiters).find_map(|path| Some(Opened::at(dir, &path).ok()??.record.body.key()?.name))
 }
 
@@ -116,8 +120,8 @@ impl Report {
         let first = self.entries.len();
         for &slot in slots {
             match place.occupant(slot) {
-                Ok(Occupant::Holder(Occupied { holder, liveness, .. })) => {
-                    let live = &holder.record.live;
+                Ok(Occupant::Holder(Occupied { record, liveness, .. })) => {
+                    let live = &record.live;
                     self.entries.push(Entry {
                         slot: Some(slot),
                         command_pid: live.command.map(|command| command.pid),
@@ -125,10 +129,10 @@ impl Report {
                         rev: live.fence,
                         until: (live.until > clock::boot_ns()).then(|| wall(live.until)),
                         unknown: liveness == Liveness::Unknown,
-                        ..Entry::of(place, &holder)
+                        ..Entry::of(place, &record)
                     });
                 }
-                Ok(Occupant::Nobody | Occupant::Dead(_) | Occupant::Remnant(_)) => {}
+                Ok(Occupant::Nobody | Occupant::Dead(_)) => {}
                 Err(error) if error.kind() == ErrorKind::Unreadable => self.note(error),
                 Err(error) => return Err(error),
             }
@@ -143,7 +147,7 @@ impl Report {
                 since: waiter.record.live.queued,
                 rev: ticket.rev,
                 class: ticket.class,
-                ..Entry::of(place, &waiter)
+                ..Entry::of(place, &waiter.record)
             });
         }
         let held = self.entries[first..].iter().filter(|entry| entry.slot.is_some()).count();
@@ -155,8 +159,8 @@ impl Report {
 }
 
 impl Entry {
-    fn of(place: &Place, opened: &Opened) -> Self {
-        let body = &opened.record.body;
+    fn of(place: &Place, record: &Record) -> Self {
+        let body = &record.body;
         Self {
             key: place.key.clone(),
             held: 0,

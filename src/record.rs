@@ -263,8 +263,8 @@ impl LiveWords<'_> {
         self.at(Word::Until).load(Ordering::SeqCst)
     }
 
-    #[cfg(feature = "cli")]
     /// The check comes last: a reader that sees it sees the rest.
+    #[cfg(feature = "cli")]
     pub(crate) fn set_command(&self, command: ProcessId) {
         let pid = u64::try_from(command.pid).unwrap_or(0);
         self.at(Word::CommandPid).store(pid, Ordering::SeqCst);

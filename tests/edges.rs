@@ -13,6 +13,7 @@ fn a_sigterm_at_any_moment_is_not_lost() {
     let place = Place::new();
     for round in 0..150_u64 {
         let run = place.start(place.claim(["job", "sleep", "1000"]));
+        // Not a wait for anything: each round the signal comes a little later, so that some round hits each step.
         std::thread::sleep(Duration::from_micros(round * 40));
         run.signal(Signal::TERM);
         run.wait().expect(143);
@@ -30,6 +31,7 @@ fn a_sigterm_in_the_moment_of_service_is_not_lost_and_keeps_nothing() {
         until("it waits", || place.waiters("job").len() == 1);
         let behind = place.start(place.claim(["job", "true"]));
         holder.finish().expect(0);
+        // As above.
         std::thread::sleep(Duration::from_micros(round * 50));
         waiter.signal(Signal::TERM);
         waiter.wait().expect(143);
@@ -254,4 +256,35 @@ fn the_claims_of_one_directory_are_not_those_of_another() {
     let mut command = one.command(CLAIM);
     command.current_dir(one.dir()).args(["--dir", "../dir/.", "-n", "job", "true"]);
     assert_eq!(one.run(command).code(), 75);
+}
+
+/// More holders than a process may have files open: a look at them keeps none open, and the search for rings (all holders are
+/// a process above) neither.
+#[test]
+fn any_number_of_holders_can_be_looked_at_with_few_descriptors() {
+    const HOLDERS: u32 = 200;
+    let place = Place::new();
+    let dir = hostclaim::Directory::at(place.dir()).unwrap();
+    let capacity = hostclaim::Capacity::new(HOLDERS).unwrap();
+    let mut holders: Vec<_> =
+        (0..HOLDERS).map(|_| hostclaim::Claim::new(&dir, "job").unwrap().capacity(capacity)).collect();
+    for holder in &mut holders {
+        assert!(matches!(holder.acquire(None), Ok(hostclaim::Outcome::Acquired(_))));
+    }
+    for wait in ["0", "0.1"] {
+        let mut command = place.command("prlimit");
+        command.args(["--nofile=100", CLAIM, "--dir"]).arg(place.dir()).args(["-w", wait, "-m", "200", "job", "true"]);
+        place.run(command).expect(78);
+    }
+    // Seen from beside.
+    let who = place.who("job");
+    assert_eq!(who.len(), HOLDERS as usize);
+    let script = r#"prlimit --nofile=100 "$claim" --dir "$dir" -w "$0" -m 200 job true; echo $? >> out"#;
+    for wait in ["0", "0.1"] {
+        let mut command = place.sh(&format!("setsid sh -c '{script}' {wait} < /dev/null > /dev/null 2>&1 &"));
+        command.current_dir(place.root());
+        place.run(command).expect(0);
+    }
+    until("both", || lines(&place.path("out")).len() == 2);
+    assert_eq!(lines(&place.path("out")), ["75", "75"]);
 }

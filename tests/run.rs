@@ -473,3 +473,22 @@ fn a_pid_used_again_is_not_the_holder() {
     command.env("claim", CLAIM).env("dir", place.dir());
     assert_eq!(place.run(command).stdout, "0\n0\n");
 }
+
+/// It is COMMAND that one can do something about then.
+#[test]
+fn when_claim_was_killed_the_message_names_the_process_that_holds() {
+    let place = Place::new();
+    let mut hold = place.hold(&["job"]);
+    let pids = |place: &Place| {
+        let holder = &place.holders("job")[0];
+        (holder["pid"].as_i64().unwrap(), holder["command_pid"].as_i64().unwrap())
+    };
+    let refused = |place: &Place| place.run(place.claim(["-n", "job", "true"])).expect(75).stderr;
+    let (claim, command) = pids(&place);
+    let said = refused(&place);
+    assert!(said.contains(&format!("held by pid {claim} ")), "{said}");
+    hold.kill_claim();
+    let said = refused(&place);
+    assert!(said.contains(&format!("held by pid {command} ")), "{said}");
+    assert_eq!(pids(&place), (claim, command), "--who goes on naming both");
+}

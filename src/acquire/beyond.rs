@@ -22,7 +22,7 @@ impl Queued {
     fn position(&self) -> Position {
         match self {
             Self::Here(ticket) => ticket.position(),
-            Self::Beyond(it) => Position { class: it.holder.record.body.class, rev: it.holder.record.live.fence },
+            Self::Beyond(it) => Position { class: it.record.body.class, rev: it.record.live.fence },
         }
     }
 }

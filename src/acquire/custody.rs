@@ -12,15 +12,22 @@ use crate::local::link::Release;
 use crate::record::ProcessId;
 
 impl Contender {
-    #[cfg(feature = "cli")]
     /// The slot that process has already, if it has one, and its number: given to it here, if whoever had the slot for it
     /// died before that.
+    #[cfg(feature = "cli")]
     pub(crate) fn held_by(&self, process: ProcessId) -> Result<Option<(u32, u64)>> {
         let occupied = self.place.occupied(0..self.place.key.max.get())?;
-        let theirs = occupied.iter().find(|occupied| occupied.holder.record.body.process == process);
+        let theirs = occupied.iter().find(|occupied| occupied.record.body.process == process);
         let Some(theirs) = theirs else { return Ok(None) };
-        let fence = match theirs.holder.record.live.fence {
-            0 => self.place.number_holder(theirs.slot, theirs.holder.id, self.number()?)?,
+        let fence = match theirs.record.live.fence {
+            0 => {
+                let number = self.number()?.get();
+                let given = self.place.with_words_of(theirs, |words| {
+                    words.set_fence(number);
+                    words.fence()
+                })?;
+                given.unwrap_or(number)
+            }
             fence => fence,
         };
         Ok(Some((theirs.slot, fence)))
@@ -104,8 +111,8 @@ impl Contender {
                 self.place.tidy()
             }
             (false, true) => self.place.tidy(),
-            (false, false) if self.terms.reusable || self.place.is_tidy()? => Ok(()),
-            (false, false) => self.place.tidy(),
+            (false, false) if self.terms.reusable => Ok(()),
+            (false, false) => self.place.tidy_holders(),
         }
     }
 }

@@ -28,10 +28,11 @@ pub(crate) fn slots(dir: &Directory, name: &Name) -> Result<Vec<Slot>> {
     for space in dir.spaces()? {
         for file in space.list(CLAIMS)? {
             let Some(slot) = SlotName::parse(&file) else { continue };
-            if slot.key != Layout::of(&Key { name: name.clone(), max: slot.max }).key() {
+            let layout = Layout::of(&Key { name: name.clone(), max: slot.max });
+            if slot.key != layout.key() {
                 continue;
             }
-            if let Some(opened) = Opened::at(&space, &format!("{CLAIMS}/{file}"))? {
+            if let Some(opened) = Opened::at(&space, &layout.slot(slot.slot))? {
                 let live = opened.record.live;
                 slots.push(Slot { pid: opened.record.body.process.pid, far: live.far, live });
             }

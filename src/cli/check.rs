@@ -29,8 +29,7 @@ pub(crate) fn check(args: &Args, asked: Option<&Name>) -> Result<i32> {
     };
     let above = procfs::ancestors(Identity::of_this_process()?.process.pid)?;
     for &process in &above {
-        // Nobody's business is an environment that we may not read: whoever it is, we are not told.
-        let Ok(environment) = std::fs::read(format!("/proc/{process}/environ")) else { continue };
+        let Some(environment) = procfs::environment(process) else { continue };
         let variable = |wanted: &str| variable(&environment, wanted);
         if variable("CLAIM_NAME").is_some_and(|name| name.as_bytes() == outer.as_bytes()) {
             return of(outer, dir, &variable);

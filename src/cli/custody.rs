@@ -76,7 +76,7 @@ pub(crate) fn release(args: &Args, name: Name, voice: &Voice) -> Result<i32> {
             continue;
         }
         // Of the dead there is nothing to take away; a force removes their records all the same.
-        let alive = !matches!(place.occupant(slot), Ok(Occupant::Dead(_) | Occupant::Remnant(_)));
+        let alive = !matches!(place.occupant(slot), Ok(Occupant::Dead(_)));
         if place.force(slot, &whose)? && alive {
             released += 1;
         }
@@ -99,7 +99,7 @@ pub(super) fn say_released(released: usize, voice: &Voice) -> i32 {
 
 pub(crate) fn available(args: &Args, name: Name) -> Result<i32> {
     let Some(dir) = existing_directory(args)? else { return Ok(exit::OK) };
-    dir.is_writable()?;
+    dir.ensure_writable()?;
     let place = Place::new(dir, key(args, name)?)?;
     Ok(if crate::handle::is_available(&place, args.class, args.spread)? { exit::OK } else { exit::NO })
 }

@@ -266,12 +266,12 @@ impl Directory {
         }
     }
 
-    /// Whether claims can be had here at all.
+    /// Sees to it that claims can be had here at all.
     ///
     /// # Errors
     /// Why not: it may not be entered, or not be written, or it is on a read-only file system.
     #[cfg(feature = "cli")]
-    pub(crate) fn is_writable(&self) -> Result<()> {
+    pub(crate) fn ensure_writable(&self) -> Result<()> {
         use rustix::fs::Access;
         let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
         for folder in [layout::CLAIMS, "."] {

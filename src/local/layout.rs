@@ -36,6 +36,11 @@ pub(crate) fn space(id: &str) -> String {
     format!("{SPACES}/{id}")
 }
 
+/// `claims/FILE`, whatever that is.
+pub(crate) fn in_claims(file: &str) -> String {
+    format!("{CLAIMS}/{file}")
+}
+
 /// Longer than this, encoded, a name stands as a hash: NAME_MAX is 255, and a capacity and a slot follow.
 const LONGEST: usize = 180;
 const KEPT_OF_LONG: usize = 100;

@@ -117,7 +117,7 @@ fn processes(record: &Record, me: &Identity) -> Result<(Process, Option<(Process
 }
 
 /// Whether the start time of a process of that record means the same to us.
-pub(crate) fn comparable(body: &Body, process: ProcessId, me: &Identity) -> Result<bool> {
+fn comparable(body: &Body, process: ProcessId, me: &Identity) -> Result<bool> {
     Ok(body.time_namespace == me.time_namespace_of(process)?)
 }
 

@@ -76,6 +76,12 @@ pub(crate) fn stat_of_ours(pid: i32) -> Result<Option<Stat>> {
     read_stat(&format!("/proc/{pid}/stat"))
 }
 
+/// The environment that a process was executed with. `None`: it is gone, or nobody that we may ask.
+#[cfg(feature = "cli")]
+pub(crate) fn environment(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
 /// Whether the numbers in /proc are those of our pid namespace. A namespace that was made without mounting a /proc of its own
 /// sees that of another, in which its pids are other processes.
 pub(crate) fn is_ours() -> Result<bool> {

@@ -374,20 +374,8 @@ impl Place {
     /// The directory goes only if it is empty (rmdir(2) sees to that), so who joins meanwhile is not lost: it finds its
     /// directory gone before it has put anything in, and makes it again, or it keeps the directory there.
     pub(crate) fn tidy(&self) -> Result<()> {
-        match self.queue()? {
-            None if self.is_tidy()? => Ok(()),
-            queue => self.tidy_all(queue),
-        }
-    }
-
-    /// Whether nothing is left of a claim that has no queue. To be sure of that, an empty directory is removed; whoever is
-    /// about to put something in makes it again.
-    pub(crate) fn is_tidy(&self) -> Result<bool> {
-        self.dir.remove_folder(&self.layout.holders)
-    }
-
-    fn tidy_all(&self, queue: Option<Vec<TicketName>>) -> Result<()> {
-        for &ticket in queue.iter().flatten() {
+        let Some(queue) = self.queue()? else { return self.tidy_holders() };
+        for ticket in queue {
             if self.visit(ticket)?.is_some() {
                 return Ok(());
             }
@@ -395,21 +383,21 @@ impl Place {
         if self.is_held()? {
             return Ok(());
         }
-        let has_holders = !self.dir.remove_folder(&self.layout.holders)?;
-        if has_holders {
-            self.sweep_holders()?;
+        for hidden in self.dir.list(&self.layout.queue)? {
+            self.sweep_hidden(&hidden)?;
         }
-        if queue.is_some() {
-            for hidden in self.dir.list(&self.layout.queue)? {
-                self.sweep_hidden(&hidden)?;
-            }
-            self.dir.unlink(&self.layout.stats())?;
-            self.dir.remove_folder(&self.layout.queue)?;
+        self.dir.unlink(&self.layout.stats())?;
+        self.dir.remove_folder(&self.layout.queue)?;
+        self.tidy_holders()
+    }
+
+    /// The same where nobody has waited: only names of records can be left. Mostly there are none, and one call says so.
+    pub(crate) fn tidy_holders(&self) -> Result<()> {
+        if self.dir.remove_folder(&self.layout.holders)? || self.is_held()? {
+            return Ok(());
         }
-        if has_holders || queue.is_some() {
-            self.dir.remove_folder(&self.layout.holders)?;
-        }
-        Ok(())
+        self.sweep_holders()?;
+        self.dir.remove_folder(&self.layout.holders).map(drop)
     }
 
     /// Removes names of records whose owners have died.

@@ -13,12 +13,12 @@
 //!    hold the slot by now;
 //! 6. remove the name. Then the slot is free, and is taken as any free slot is.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 #[cfg(feature = "cli")]
 use {
-    crate::error::{Error, ErrorKind},
-    crate::local::holder::{FileId, open},
+    crate::error::Error,
+    crate::local::holder::open,
     crate::record::{LiveWords, Record, WORDS},
     crate::sys::SharedWords,
     rustix::fs::OFlags,
@@ -27,9 +27,9 @@ use {
 };
 
 use crate::clock;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::local::Place;
-use crate::local::holder::{Opened, try_flock};
+use crate::local::holder::{FileId, Opened, try_flock};
 use crate::local::liveness::{Liveness, judge, judge_and_watch};
 use crate::local::remnant::Remnant;
 use crate::local::slots::Occupied;
@@ -41,9 +41,33 @@ pub(crate) enum Occupant {
     /// Somebody holds it, or it rests, or nobody can tell.
     Holder(Occupied),
     /// A dead holder: steps 1 and 2 are done.
-    Dead(Box<Opened>),
-    /// What a power cut has left of a record: the same.
-    Remnant(Remnant),
+    Dead(Dead),
+}
+
+/// A dead holder, as it was found.
+#[derive(Debug)]
+pub(crate) enum Dead {
+    Recorded(Box<Opened>),
+    /// Of a boot before this one, whose record a power cut has left blank.
+    Blank(Remnant),
+}
+
+impl Dead {
+    pub(crate) fn id(&self) -> FileId {
+        match self {
+            Self::Recorded(opened) => opened.id,
+            Self::Blank(remnant) => remnant.id,
+        }
+    }
+}
+
+impl AsFd for Dead {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Recorded(opened) => opened.as_fd(),
+            Self::Blank(remnant) => remnant.as_fd(),
+        }
+    }
 }
 
 /// How reclaiming ended.
@@ -66,42 +90,37 @@ impl Place {
         let opened = match Opened::at(&self.dir, &path) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(Occupant::Nobody),
-            Err(error) => {
+            Err(error) if error.kind() == ErrorKind::Unreadable => {
                 let remnant = Remnant::at(&self.dir, &path, clock::boot_began_us())?;
-                return remnant.map(Occupant::Remnant).ok_or(error);
+                return remnant.map(|it| Occupant::Dead(Dead::Blank(it))).ok_or(error);
             }
+            Err(error) => return Err(error),
         };
         if opened.record.body.name != self.key.name.as_bytes() || opened.record.body.max != self.key.max.get() {
             return Err(crate::local::holder::unreadable(&self.dir, &path));
         }
         let (liveness, alive) = judge_and_watch(&opened.record, opened.as_fd(), &self.me)?;
-        let holder = Box::new(opened);
         Ok(match liveness {
-            Liveness::Dead => Occupant::Dead(holder),
-            liveness => Occupant::Holder(Occupied { slot, holder, liveness, alive }),
+            Liveness::Dead => Occupant::Dead(Dead::Recorded(Box::new(opened))),
+            liveness => Occupant::Holder(Occupied::new(slot, opened, liveness, alive)),
         })
     }
 
     /// Steps 3 to 6 for a holder that was found dead.
-    pub(crate) fn reclaim(&self, slot: u32, dead: &Opened) -> Result<Reclaim> {
+    pub(crate) fn reclaim(&self, slot: u32, dead: &Dead) -> Result<Reclaim> {
         let path = self.layout.slot(slot);
         let Some(_locked) = try_flock(&self.dir, &path, dead)? else { return Ok(Reclaim::Busy) };
-        let again = dead.read_again(&self.dir, &path)?;
-        if judge(&again, dead.as_fd(), &self.me)? != Liveness::Dead {
-            return Ok(Reclaim::Alive);
+        // A blank record is nobody's to register in, so there is nothing to read again.
+        if let Dead::Recorded(opened) = dead {
+            let again = opened.read_again(&self.dir, &path)?;
+            if judge(&again, opened.as_fd(), &self.me)? != Liveness::Dead {
+                return Ok(Reclaim::Alive);
+            }
         }
-        if !self.names(&path, dead.id)? {
+        if !self.names(&path, dead.id())? {
             return Ok(Reclaim::Gone);
         }
         Ok(if self.dir.unlink(&path)? { Reclaim::Reclaimed } else { Reclaim::Gone })
-    }
-
-    /// Steps 3, 5 and 6 for what a power cut has left. There is no record to read again: nobody can register in it.
-    pub(crate) fn reclaim_remnant(&self, slot: u32, remnant: &Remnant) -> Result<Reclaim> {
-        let path = self.layout.slot(slot);
-        let Some(_locked) = try_flock(&self.dir, &path, remnant)? else { return Ok(Reclaim::Busy) };
-        let removed = self.names(&path, remnant.id)? && self.dir.unlink(&path)?;
-        Ok(if removed { Reclaim::Reclaimed } else { Reclaim::Gone })
     }
 
     /// Takes a slot away from whoever has it, living or not, if it is the one that `whose` accepts (or if its record cannot
@@ -165,24 +184,10 @@ impl Place {
         Ok(LiveWords(&words).begin_rest() || LiveWords(&words).is_resting())
     }
 
-    /// Gives the holder of a slot its number, if it has none yet; says what it is.
-    #[cfg(feature = "cli")]
-    pub(crate) fn number_holder(&self, slot: u32, id: FileId, number: crate::Fence) -> Result<u64> {
-        let path = self.layout.slot(slot);
-        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(number.get()) };
-        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
-        if FileId::of(&stat) != id {
-            return Ok(number.get());
-        }
-        let words = SharedWords::map(file.as_fd(), WORDS).map_err(|error| self.dir.system("map", &path, error))?;
-        LiveWords(&words).set_fence(number.get());
-        Ok(LiveWords(&words).fence())
-    }
-
     /// A living holder must lose the right to unlink its slot before anybody else does it; a dead one has none.
     #[cfg(feature = "cli")]
     fn may_unlink(&self, slot: u32, id: FileId, file: &OwnedFd) -> Result<bool> {
-        if matches!(self.occupant(slot)?, Occupant::Dead(dead) if dead.id == id) {
+        if matches!(self.occupant(slot)?, Occupant::Dead(dead) if dead.id() == id) {
             return Ok(true);
         }
         let words = SharedWords::map(file.as_fd(), WORDS)

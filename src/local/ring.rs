@@ -108,8 +108,8 @@ impl Place {
             return Ok(waits);
         }
         for key in keys {
-            let folder = format!("{QUEUES}/{key}");
-            let tickets = match self.dir.list(&folder) {
+            let Some((layout, _)) = Layout::read(&key) else { continue };
+            let tickets = match self.dir.list(&layout.queue) {
                 Ok(tickets) => tickets,
                 // Something that is no queue.
                 Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => continue,
@@ -119,7 +119,7 @@ impl Place {
                 if ticket.pid_namespace != self.me.pid_namespace || me == Some(&ticket) || waits.len() >= MOST {
                     continue;
                 }
-                let record = format!("{}/{key}/{}", crate::local::layout::HOLDERS, ticket.holder_id());
+                let record = layout.holder(&ticket.holder_id());
                 // What cannot be read concerns the claim that it is of, which is another than ours.
                 let Some(record) = readable(Opened::at(&self.dir, &record))?.flatten() else { continue };
                 let Some(key) = record.record.body.key() else { continue };
@@ -180,12 +180,12 @@ impl Search<'_> {
     }
 
     fn stuck_holder(&mut self, place: &Place, holder: &Occupied) -> Result<Option<Stuck>> {
-        let body = &holder.holder.record.body;
+        let body = &holder.record.body;
         if holder.liveness != Liveness::Alive || body.pid_namespace != place.me.pid_namespace {
             return Ok(None);
         }
         let mut pids = vec![body.process.pid];
-        pids.extend(holder.holder.record.live.command.map(|command| command.pid));
+        pids.extend(holder.record.live.command.map(|command| command.pid));
         if let Some(pid) = pids.iter().find(|pid| self.above.contains(pid)) {
             let story = vec![format!("{} is held by process {pid}, above this one", place.key.name)];
             return Ok(Some(Stuck { story, youngest: 0, on_us: true }));

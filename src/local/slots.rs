@@ -1,35 +1,52 @@
 //! The slots of one claim taken together.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::OFlags;
 
 use crate::class::Class;
 use crate::error::Result;
 use crate::local::Place;
-use crate::local::holder::{FileId, Holder, Opened, open};
+use crate::local::holder::{FileId, Holder, Opened, open, read};
 use crate::local::layout::{CLAIMS, Layout, SlotName};
 use crate::local::link::Take;
-use crate::local::liveness::{Liveness, comparable};
-use crate::local::process::{Watch, has_ended, watch};
+use crate::local::liveness::Liveness;
 use crate::local::reclaim::{Occupant, Reclaim};
-use crate::record::{self, LiveWords, ProcessId};
+use crate::record::{self, LiveWords, ProcessId, Record};
 use crate::sys::SharedWords;
 
 /// A slot that somebody has, as it was seen.
 #[derive(Debug)]
 pub(crate) struct Occupied {
     pub(crate) slot: u32,
-    pub(crate) holder: Box<Opened>,
+    pub(crate) record: Box<Record>,
+    pub(crate) id: FileId,
     pub(crate) liveness: Liveness,
-    /// A process that proves the holder alive, and the descriptor that will tell of its end.
-    pub(crate) alive: Option<(ProcessId, OwnedFd)>,
+    /// A process that proves the holder alive.
+    pub(crate) alive: Option<ProcessId>,
+    pidfd: Option<OwnedFd>,
 }
 
+/// To watch more of the holders of a claim would tell no more: any of them that ends makes us look at all. And no look has a
+/// descriptor open for each.
+const MOST_WATCHED: u32 = 64;
+
 impl Occupied {
+    pub(crate) fn new(slot: u32, opened: Opened, liveness: Liveness, alive: Option<(ProcessId, OwnedFd)>) -> Self {
+        let (record, id) = (Box::new(opened.record), opened.id);
+        let (alive, pidfd) = alive.unzip();
+        Self { slot, record, id, liveness, alive, pidfd: pidfd.filter(|_| slot < MOST_WATCHED) }
+    }
+
+    /// Polls readable when the process ends that proves the holder alive; if another is left then (COMMAND, whose `claim` was
+    /// killed), the next look finds that one. Not kept where there are [many](MOST_WATCHED) of them.
+    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
     /// Whoever has it waits elsewhere.
     pub(crate) fn is_beyond(&self) -> bool {
-        self.holder.record.live.beyond
+        self.record.live.beyond
     }
 }
 
@@ -65,13 +82,8 @@ impl Occupancy {
 
 impl Place {
     /// Tries every slot, and those of dead holders after reclaiming them. `spread`: this host is to have one at most.
-    /// `reclaimed` hears of each holder found dead.
-    pub(crate) fn take_any(
-        &self,
-        holder: &Holder,
-        spread: bool,
-        reclaimed: &mut dyn FnMut(&Opened),
-    ) -> Result<Attempt> {
+    /// `reclaimed` hears of each that was freed.
+    pub(crate) fn take_any(&self, holder: &Holder, spread: bool, reclaimed: &mut dyn FnMut()) -> Result<Attempt> {
         let max = self.key.max.get();
         if spread {
             // Whatever slot of this host is taken, no second one may be.
@@ -98,14 +110,8 @@ impl Place {
                 },
                 Occupant::Dead(dead) => {
                     if self.reclaim(slot, &dead)? == Reclaim::Reclaimed {
-                        reclaimed(&dead);
+                        reclaimed();
                     }
-                    if self.take(holder, slot)? == Take::Taken {
-                        return Ok(Attempt::Taken(slot));
-                    }
-                }
-                Occupant::Remnant(remnant) => {
-                    self.reclaim_remnant(slot, &remnant)?;
                     if self.take(holder, slot)? == Take::Taken {
                         return Ok(Attempt::Taken(slot));
                     }
@@ -115,12 +121,12 @@ impl Place {
         Ok(Attempt::Occupied(occupied))
     }
 
-    /// The slots that somebody has. Dead holders are none.
+    /// The slots that somebody has, to be looked at and not to be watched. Dead holders are none.
     pub(crate) fn occupied(&self, slots: std::ops::Range<u32>) -> Result<Vec<Occupied>> {
         let mut occupied = Vec::new();
         for slot in self.slots_in_use(&self.layout, slots)? {
             if let Occupant::Holder(holder) = self.occupant(slot)? {
-                occupied.push(holder);
+                occupied.push(Occupied { pidfd: None, ..holder });
             }
         }
         Ok(occupied)
@@ -148,11 +154,9 @@ impl Place {
     pub(crate) fn reclaim_dead(&self) -> Result<bool> {
         let mut freed = false;
         for slot in self.slots_in_use(&self.layout, 0..self.key.max.get())? {
-            freed |= match self.occupant(slot)? {
-                Occupant::Dead(dead) => self.reclaim(slot, &dead)? == Reclaim::Reclaimed,
-                Occupant::Remnant(remnant) => self.reclaim_remnant(slot, &remnant)? == Reclaim::Reclaimed,
-                Occupant::Nobody | Occupant::Holder(_) => false,
-            };
+            if let Occupant::Dead(dead) = self.occupant(slot)? {
+                freed |= self.reclaim(slot, &dead)? == Reclaim::Reclaimed;
+            }
         }
         Ok(freed)
     }
@@ -177,15 +181,22 @@ impl Place {
 
     /// Tells one of those that it is displaced. It gives up its slot by itself.
     pub(crate) fn displace_beyond(&self, waiter: &Occupied, retry_after: u64) -> Result<()> {
-        let path = self.layout.slot(waiter.slot);
-        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(()) };
-        let stat = rustix::fs::fstat(&file).map_err(|errno| self.dir.system("look at", &path, errno))?;
-        if FileId::of(&stat) == waiter.holder.id {
-            let words =
-                SharedWords::map(file.as_fd(), record::WORDS).map_err(|error| self.dir.system("map", &path, error))?;
-            LiveWords(&words).displace(retry_after);
+        self.with_words_of(waiter, |words| words.displace(retry_after)).map(drop)
+    }
+
+    /// Does something to the words of a record that was seen in a slot; `None`: it is not there any more.
+    pub(crate) fn with_words_of<T>(&self, seen: &Occupied, work: impl FnOnce(LiveWords<'_>) -> T) -> Result<Option<T>> {
+        let path = self.layout.slot(seen.slot);
+        let Some(file) = open(&self.dir, &path, OFlags::RDWR)? else { return Ok(None) };
+        let (record, id) = read(&self.dir, &path, &file)?;
+        // An inode may be used again, by one and the same process too; then since another moment.
+        let was = |record: &Record| (record.body.process, record.live.since);
+        if id != seen.id || was(&record) != was(&seen.record) {
+            return Ok(None);
         }
-        Ok(())
+        let words =
+            SharedWords::map(file.as_fd(), record::WORDS).map_err(|error| self.dir.system("map", &path, error))?;
+        Ok(Some(work(LiveWords(&words))))
     }
 
     /// Counts holders and waiters as they are now.
@@ -193,7 +204,7 @@ impl Place {
         let mut occupancy = Occupancy::default();
         for occupied in self.occupied(0..self.key.max.get())? {
             match occupied.is_beyond() {
-                true => occupancy.queued[usize::from(occupied.holder.record.body.class.rank())] += 1,
+                true => occupancy.queued[usize::from(occupied.record.body.class.rank())] += 1,
                 false => occupancy.held += 1,
             }
         }
@@ -203,45 +214,5 @@ impl Place {
             }
         }
         Ok(occupancy)
-    }
-}
-
-/// Descriptors that tell when holders end, kept from one look to the next: by the inode of the record and the process.
-#[derive(Debug, Default)]
-pub(crate) struct Watched(Vec<(FileId, i32, OwnedFd)>);
-
-impl Watched {
-    /// Watches the processes of these holders and of no others. For who cannot be watched there is the next look.
-    pub(crate) fn follow(&mut self, occupied: &mut [Occupied], place: &Place) -> Result<()> {
-        /// More would tell no more: any of them that ends makes us look at all.
-        const MOST: usize = 64;
-        let mut kept = Vec::new();
-        for Occupied { holder, liveness, alive, .. } in occupied.iter_mut().take(MOST) {
-            let body = &holder.record.body;
-            if *liveness != Liveness::Alive || body.pid_namespace != place.me.pid_namespace {
-                continue;
-            }
-            for process in [Some(body.process), holder.record.live.command].into_iter().flatten() {
-                if let Some((_, pidfd)) = alive.take_if(|(seen, _)| *seen == process) {
-                    kept.push((holder.id, process.pid, pidfd));
-                    continue;
-                }
-                let known = self.0.iter().position(|(id, pid, _)| (*id, *pid) == (holder.id, process.pid));
-                let known = known.map(|known| self.0.swap_remove(known));
-                if let Some(known) = known
-                    && !has_ended(known.2.as_fd())?
-                {
-                    kept.push(known);
-                } else if let Watch::Alive(pidfd) = watch(process, comparable(body, process, &place.me)?)? {
-                    kept.push((holder.id, process.pid, pidfd));
-                }
-            }
-        }
-        self.0 = kept;
-        Ok(())
-    }
-
-    pub(crate) fn fds(&self) -> impl Iterator<Item = rustix::fd::BorrowedFd<'_>> {
-        self.0.iter().map(|(_, _, pidfd)| pidfd.as_fd())
     }
 }

@@ -101,7 +101,7 @@ fn entries(contenders: Vec<etcd::Entry>) -> Vec<Entry> {
 pub(super) fn available(args: &Args, cluster: &Cluster, name: &Name) -> Result<i32> {
     if let Some(dir) = existing_directory(args)? {
         // A run takes a slot there first.
-        dir.is_writable()?;
+        dir.ensure_writable()?;
     }
     let inspector = Inspector::new(&cluster.config).map_err(failure)?;
     let host = args.spread.then(etcd::host);

@@ -57,7 +57,7 @@ impl Scene {
         holder
     }
 
-    fn see_dead(&self) -> Box<Opened> {
+    fn see_dead(&self) -> Dead {
         match self.place.occupant(0).unwrap() {
             Occupant::Dead(dead) => dead,
             other => panic!("not dead: {other:?}"),
@@ -104,7 +104,7 @@ fn the_lock_lets_one_at_a_time_through_the_door() {
     let (seen_by_a, seen_by_b) = (scene.see_dead(), scene.see_dead());
     let path = scene.place.layout.slot(0);
     // A has looked at the name and is about to remove it.
-    let locked = try_flock(&scene.place.dir, &path, &*seen_by_a).unwrap().unwrap();
+    let locked = try_flock(&scene.place.dir, &path, &seen_by_a).unwrap().unwrap();
     assert_eq!(scene.place.reclaim(0, &seen_by_b).unwrap(), Reclaim::Busy);
     // A dies there: the lock goes with its descriptor, and B is as good.
     std::mem::forget(locked);
@@ -131,9 +131,10 @@ fn a_child_registers_only_with_the_lock() {
     let seen = scene.see_dead();
     let path = scene.place.layout.slot(0);
     // A reclaimer has the lock and has read for the second time.
-    let locked = try_flock(&scene.place.dir, &path, &*seen).unwrap().unwrap();
+    let locked = try_flock(&scene.place.dir, &path, &seen).unwrap().unwrap();
     assert!(!scene.place.register_within(&claim, 0, scene.place.me.process, 3).unwrap());
-    assert_eq!(seen.read_again(&scene.place.dir, &path).unwrap().live.command, None);
+    let Dead::Recorded(record) = &seen else { panic!("blank") };
+    assert_eq!(record.read_again(&scene.place.dir, &path).unwrap().live.command, None);
     drop(locked);
     assert!(scene.place.register_within(&claim, 0, scene.place.me.process, 3).unwrap());
 }
@@ -237,7 +238,7 @@ fn of_many_that_meet_a_dead_holder_one_wins() {
                     let won = loop {
                         match scene.place.occupant(0).unwrap() {
                             Occupant::Dead(dead) => drop(scene.place.reclaim(0, &dead).unwrap()),
-                            Occupant::Holder(..) | Occupant::Remnant(_) => break false,
+                            Occupant::Holder(..) => break false,
                             Occupant::Nobody => {}
                         }
                         if scene.place.take(&holder, 0).unwrap() == Take::Taken {
@@ -267,9 +268,7 @@ fn the_lock_of_a_record_is_seen_from_another_description() {
     let scene = Scene::new();
     let holder = scene.mine();
     assert_eq!(scene.place.take(&holder, 0).unwrap(), Take::Taken);
-    let Occupant::Holder(Occupied { holder: opened, .. }) = scene.place.occupant(0).unwrap() else {
-        panic!("not held")
-    };
+    let opened = Opened::at(&scene.place.dir, &scene.place.layout.slot(0)).unwrap().unwrap();
     assert!(crate::sys::is_locked(opened.as_fd()).unwrap());
     drop(holder);
     assert!(!crate::sys::is_locked(opened.as_fd()).unwrap());
