@@ -3,6 +3,7 @@
 use super::*;
 use crate::class::Class;
 use crate::local::link::Release;
+use crate::local::queue::Message;
 use crate::name::{Capacity, Name};
 use crate::record::ProcessId;
 
@@ -146,4 +147,18 @@ fn a_waiter_that_does_not_move_beside_a_free_slot_is_passed_over_after_two_sleep
         next.look(&mut ticket, &mut suspicion, Why { slept_out: true, ..Why::default() }).unwrap().turn,
         Turn::Mine
     );
+}
+
+/// Or it would go on minding whoever stood there before.
+#[test]
+fn who_steps_in_front_of_a_waiter_tells_it_once() {
+    let (_at, dir) = scene();
+    let (mut low, mut high) = (contender(&dir), contender(&dir));
+    high.terms.class = Class::High;
+    let behind = low.join().unwrap().unwrap();
+    let mut ticket = Some(high.join().unwrap().unwrap());
+    for told in [Some(Message::Wake), None] {
+        high.look(&mut ticket, &mut Suspicion::default(), Why::default()).unwrap();
+        assert_eq!(behind.read().unwrap(), told);
+    }
 }
