@@ -1,7 +1,7 @@
 //! Real etcd processes.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,9 +26,22 @@ pub(crate) struct Cluster {
     scheme: &'static str,
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, and that this process gives to nobody else.
+///
+/// Not one that the kernel would choose: those are given to any connection that goes out (ip(7), `ip_local_port_range`),
+/// so one could be taken before etcd listens there, or while a member that is to come back is down.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    use std::sync::atomic::{AtomicU32, Ordering};
+    const PORTS: std::ops::Range<u32> = 10_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Other test programs begin elsewhere.
+        let step = std::process::id().wrapping_mul(7919).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(PORTS.start + step % (PORTS.end - PORTS.start)).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Cluster {
@@ -70,7 +83,14 @@ impl Cluster {
             node.arguments.push(format!("--advertise-client-urls={scheme}://{}", node.endpoint()));
             node.start();
         }
-        Cluster { nodes, scheme }
+        let cluster = Cluster { nodes, scheme };
+        // One that does not start is named here, and not by whoever finds nobody there. Into a network of its own nobody
+        // sees from here.
+        if network.is_empty() {
+            let listens = |node: &Node| TcpStream::connect(node.endpoint()).is_ok();
+            super::until("etcd", || cluster.nodes.iter().all(listens));
+        }
+        cluster
     }
 
     pub(crate) fn endpoints(&self) -> String {
